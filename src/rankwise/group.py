@@ -1,0 +1,256 @@
+"""The ranks of a run, and what they say to each other.
+
+One rank is a group of one: every method answers at once and no process group exists. With more, a small key-value store
+beside the process group carries what must not wait in a collective: where each rank stands, and work that rank 0 does
+alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from rankwise.errors import PeerError, RankwiseError
+from rankwise.world import World
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.02
+_REPORT_SECONDS = 1.0
+_GRACE_SECONDS = 1.0
+
+
+class Pending:
+    """A reduction under way; `wait` gives its tensor, which is on the group's device."""
+
+    def __init__(self, tensor: torch.Tensor, work: dist.Work | None = None) -> None:
+        self._tensor, self._work = tensor, work
+
+    def wait(self) -> torch.Tensor:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return self._tensor
+
+
+class Group:
+    """All ranks of a run.
+
+    Reductions work in place on contiguous tensors that lie on `device`. Where a rank is lost or late they raise
+    PeerError within the time limit.
+    """
+
+    def __init__(self, world: World, device: torch.device, *, process_group: dist.ProcessGroup | None = None,
+                 store: dist.Store | None = None, timeout_seconds: float = 600.0) -> None:
+        self.world, self.device, self.timeout_seconds = world, device, timeout_seconds
+        self.process_group, self._store = process_group, store
+        self._alone_blocks = 0
+        self._reported_at = 0.0
+        self.step = 0
+
+    @classmethod
+    def open(cls, world: World, device: torch.device, *, timeout_seconds: float = 600.0,
+             store: dist.Store | None = None) -> Group:
+        """Meet the other ranks: through `store`, or where the launcher's environment says."""
+        if world.size == 1:
+            return cls(world, device, timeout_seconds=timeout_seconds)
+        # Imported after a process group exists, this module pins the group for good (a default argument holds it):
+        # gloo's threads then outlive the interpreter's end and abort it.
+        import torch.distributed.nn.functional
+        timeout = timedelta(seconds=timeout_seconds)
+        try:
+            if store is None:
+                store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=timeout))
+            dist.init_process_group(backend_of(device), store=store, rank=world.rank, world_size=world.size,
+                                    timeout=timeout, device_id=None if device.type == "cpu" else device)
+        except (RuntimeError, ValueError) as error:
+            raise PeerError(f"Rank {world.rank} could not meet the other {world.size - 1} ranks "
+                            f"within {timeout_seconds:.0f} s.", _first_line(error),
+                            "See that every rank was started, that the machines reach each other, "
+                            "and the log files of the other ranks.") from error
+        return cls(world, device, process_group=dist.group.WORLD, store=dist.PrefixStore("rankwise", store),
+                   timeout_seconds=timeout_seconds)
+
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def size(self) -> int:
+        return self.world.size
+
+    @property
+    def is_main(self) -> bool:
+        return self.world.is_main
+
+    # Reductions
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks, in place; returns `tensor`."""
+        return self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def max(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Largest over all ranks, element by element, in place; returns `tensor`."""
+        return self._reduce(tensor, dist.ReduceOp.MAX)
+
+    def sum_later(self, tensor: torch.Tensor) -> Pending:
+        """Begin a sum over all ranks and go on; every rank must begin it at the same place."""
+        if self.process_group is None:
+            return Pending(tensor)
+        return Pending(tensor, dist.all_reduce(tensor, group=self.process_group, async_op=True))
+
+    def agree(self, flag: bool) -> bool:
+        """Whether any rank says yes: what ranks ask before they branch."""
+        if self.process_group is None:
+            return flag
+        return bool(self.max(torch.tensor([flag], dtype=torch.int32, device=self.device)).item())
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """The tensor of rank `source`, in place; returns `tensor`."""
+        if self.process_group is not None:
+            with self.explained("broadcast"):
+                dist.broadcast(tensor, source, group=self.process_group)
+        return tensor
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Every rank's value, in order of rank. Pickled: not for the step."""
+        if self.process_group is None:
+            return [value]
+        values: list[Any] = [None] * self.size
+        with self.explained("gather"):
+            dist.all_gather_object(values, value, group=self.process_group)
+        return values
+
+    def broadcast_object(self, value: T, source: int = 0) -> T:
+        """The value of rank `source`. Pickled: not for the step."""
+        if self.process_group is None:
+            return value
+        box = [value]
+        with self.explained("broadcast"):
+            dist.broadcast_object_list(box, source, group=self.process_group)
+        return box[0]
+
+    def barrier(self, place: str = "a barrier") -> None:
+        """Wait until every rank is here."""
+        if self.process_group is not None:
+            with self.explained(place):
+                self.sum(torch.zeros(1, device=self.device))
+
+    def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
+        if self.process_group is not None:
+            with self.explained("reduction"):
+                dist.all_reduce(tensor, operation, group=self.process_group)
+        return tensor
+
+    # Work that rank 0 does alone
+
+    @contextlib.contextmanager
+    def alone(self, place: str = "a block of its own", limit_seconds: float = 24 * 3600.0) -> Iterator[bool]:
+        """True on rank 0, which works while the others wait at the end of the block, outside any collective.
+
+            with group.alone("the upload") as mine:
+                if mine:
+                    upload()
+        """
+        self._alone_blocks += 1
+        key = f"alone/{self._alone_blocks}"
+        if self._store is None:
+            yield True
+        elif self.is_main:
+            outcome = "failed"
+            try:
+                yield True
+                outcome = "done"
+            finally:
+                self._store.set(key, outcome)
+        else:
+            yield False
+            self._wait_for_main(key, place, limit_seconds)
+
+    def _wait_for_main(self, key: str, place: str, limit_seconds: float) -> None:
+        assert self._store is not None
+        deadline = time.monotonic() + limit_seconds
+        while not self._store.check([key]):
+            if self.standing(0).startswith(("failed", "returned")) or time.monotonic() > deadline:
+                raise PeerError(f"Rank {self.rank} waited for rank 0 in {place}.", f"Rank 0: {self.standing(0)}.",
+                                "See rank 0's log file.")
+            time.sleep(_POLL_SECONDS)
+        if self._store.get(key) != b"done":
+            raise PeerError(f"Rank {self.rank} waited for rank 0 in {place}.", "Rank 0 failed there.",
+                            "See rank 0's message.")
+
+    # Where each rank stands
+
+    def at_step(self, step: int) -> None:
+        """Note the step that this rank is in; told to the others at most once a second."""
+        self.step = step
+        if self._store is not None and time.monotonic() - self._reported_at > _REPORT_SECONDS:
+            self.report(f"in step {step}")
+
+    def report(self, standing: str) -> None:
+        """Tell the others where this rank stands: `in step 7`, `returned ...`, `failed ...`."""
+        if self._store is not None:
+            self._reported_at = time.monotonic()
+            with contextlib.suppress(RuntimeError):   # the store may be gone with its machine
+                self._store.set(f"standing/{self.rank}", standing)
+
+    def standing(self, rank: int) -> str:
+        """What `rank` last said of itself."""
+        if self._store is None:
+            return "nothing heard"
+        try:
+            key = f"standing/{rank}"
+            return self._store.get(key).decode() if self._store.check([key]) else "nothing heard"
+        except RuntimeError:
+            return "its store is gone"
+
+    @contextlib.contextmanager
+    def explained(self, place: str) -> Iterator[None]:
+        """Turn a transport's message into one that names the ranks; RankwiseError passes as it is."""
+        try:
+            yield
+        except RankwiseError:
+            raise
+        except RuntimeError as error:
+            if not is_transport_error(error):
+                raise
+            raise self.peer_error(place, error) from error
+
+    def peer_error(self, place: str, error: BaseException) -> PeerError:
+        """What is known of the ranks that this one waited for."""
+        time.sleep(_GRACE_SECONDS)   # a rank that is about to fail gets to say so
+        others = [f"rank {rank}: {self.standing(rank)}" for rank in range(self.size) if rank != self.rank]
+        return PeerError(f"Rank {self.rank} waited in {place}, in step {self.step}, and another rank did not come.",
+                         f"{'; '.join(others)} ({_first_line(error)}).",
+                         "Look at the rank that failed or returned early: its log file tells why. "
+                         "Every rank must run the loop body equally often.")
+
+    def close(self) -> None:
+        """Leave the group; the threads of its transport end here."""
+        if self.process_group is not None:
+            self.process_group = None
+            dist.destroy_process_group()
+        self._store = None
+
+
+def backend_of(device: torch.device) -> str:
+    """The transport for tensors on this kind of device."""
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def is_transport_error(error: BaseException) -> bool:
+    """Whether this RuntimeError came from the transport between ranks."""
+    text = str(error)
+    return isinstance(error, dist.DistError) or any(
+        sign in text for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting",
+                                  "NCCL"))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

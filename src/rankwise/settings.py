@@ -1,0 +1,98 @@
+"""The options of rankwise itself: the same for the command line, `rw.launch` and a rank's environment."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from rankwise.errors import UsageError
+
+MODES = ("auto", "single", "dp", "ddp")
+AMP = ("no", "bf16", "fp16")
+ACCELERATORS = ("auto", "cpu", "cuda", "mps")
+
+
+def setting(default: Any, meaning: str) -> Any:
+    """A field that carries its own help text."""
+    from dataclasses import field
+    return field(default=default, metadata={"help": meaning})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to run a training; not one of these changes what it computes, but `seed` and `amp`.
+
+    Raises UsageError for a value that cannot be used.
+    """
+
+    mode: str = setting("auto", "how the replicas are laid out: auto, single, dp or ddp")
+    devices: int | None = setting(None, "devices of one node (on a CPU: processes)")
+    accelerator: str = setting("auto", "kind of device: auto, cpu, cuda or mps")
+    amp: str = setting("no", "mixed precision: no, bf16 or fp16")
+    seed: int = setting(0, "seed of the order, of augmentation and of torch")
+    micro_batch: int | None = setting(None, "most samples a device computes at once; accumulation follows from it")
+    threads: int | None = setting(None, "CPU threads a rank (default: cores // ranks of this node)")
+    name: str | None = setting(None, "name of the run (default: target and time)")
+    runs: str = setting("runs", "folder in which runs are kept")
+    resume: str | None = setting(None, "run to continue: its name, its folder, or `latest`")
+    timeout: float = setting(600.0, "seconds a rank waits for another before the run fails")
+    log_every: int = setting(10, "steps between two entries in the log")
+    nodes: int = setting(1, "machines that take part")
+    node_rank: int = setting(0, "number of this machine, from 0")
+    endpoint: str | None = setting(None, "HOST:PORT of machine 0, where the machines meet")
+
+    def __post_init__(self) -> None:
+        _one_of("mode", self.mode, MODES)
+        _one_of("amp", self.amp, AMP)
+        _one_of("accelerator", self.accelerator, ACCELERATORS)
+        for name, least in (("devices", 1), ("micro_batch", 1), ("threads", 1), ("log_every", 1), ("nodes", 1),
+                            ("node_rank", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise UsageError(f"{option(name)} is {value!r}.", f"It must be a whole number, at least {least}.",
+                                 f"Give {option(name)} {max(least, 1)} or more.")
+        if not self.timeout > 0:
+            raise UsageError(f"--timeout is {self.timeout!r}.", "It must be a positive number of seconds.",
+                             "Give --timeout 600, for example.")
+        if self.node_rank >= self.nodes:
+            raise UsageError(f"--node-rank is {self.node_rank} with --nodes {self.nodes}.",
+                             f"Machines are numbered 0 to {self.nodes - 1}.", "Give each machine its own number.")
+        if self.nodes > 1 and not self.endpoint:
+            raise UsageError(f"--nodes is {self.nodes} and --endpoint is not given.",
+                             "The machines must know where to meet.",
+                             "Give --endpoint HOST:PORT of machine 0, the same on every machine.")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        return cls(**json.loads(text))
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names that a training function cannot use for its own parameters."""
+        return tuple(field.name for field in fields(cls))
+
+    def having(self, **changes: Any) -> Settings:
+        """The same settings with some changed; an unknown name is a UsageError."""
+        for name in changes:
+            if name not in self.names():
+                raise UsageError(f"`{name}` is not a setting of rankwise.", f"Settings are: {', '.join(self.names())}.",
+                                 "Give the training function's own parameters by keyword in `arguments`, "
+                                 "or correct the name.")
+        return replace(self, **changes)
+
+
+def option(name: str) -> str:
+    """The command-line spelling of a setting: micro_batch is --micro-batch."""
+    return "--" + name.replace("_", "-")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        import difflib
+        close = difflib.get_close_matches(str(value), allowed, n=1)
+        hint = f"Did you mean {option(name)} {close[0]}?" if close else f"Choose one of {', '.join(allowed)}."
+        raise UsageError(f"{option(name)} is {value!r}.", f"It can be {', '.join(allowed)}.", hint)
