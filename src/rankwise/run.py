@@ -1,0 +1,387 @@
+"""What a training function holds: one object that assembles the parts and owns the order of things."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import nn
+
+from rankwise import keys
+from rankwise.checkpoint.state import Checkpoints, export_weights
+from rankwise.data.loader import Loader
+from rankwise.errors import MisuseError
+from rankwise.group import Group
+from rankwise.microbatch import MicroBatch
+from rankwise.modes import Mode
+from rankwise.monitor import Monitor, Sink
+from rankwise.settings import Settings
+from rankwise.step import Stepper
+
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+
+
+class Run:
+    """One training: its devices, its data, its steps, its log and its checkpoints.
+
+    A training function gets a Run as its first argument and goes in this order: `prepare`, `loader`, `epochs`, `step`,
+    `log`, `save`. Every method is called by every rank, unless its text says otherwise.
+    """
+
+    def __init__(self, settings: Settings, *, group: Group, mode: Mode, monitor: Monitor, folder: Path,
+                 resume_from: Path | None = None) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.epoch = 0
+        self.steps = 0
+        self._group, self._mode, self._monitor = group, mode, monitor
+        self._stepper = Stepper(group, settings.amp)
+        self._checkpoints = Checkpoints(folder / "checkpoints", group)
+        self._resume_from = resume_from
+        self._prepared: dict[str, Any] = {}
+        self._loaders: list[Loader] = []
+        self._live: dict[Loader, MicroBatch] = {}
+        self._latest: Loader | None = None
+        self._micro_batches_this_step = 0
+        self._owes_step = False
+        self._restored = False
+
+    # Who and where
+
+    @property
+    def device(self) -> torch.device:
+        """The device that this rank computes on; batches of `loader` arrive there."""
+        return self._group.device
+
+    @property
+    def rank(self) -> int:
+        return self._group.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._group.size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+        return self._group.is_main
+
+    @property
+    def mode(self) -> str:
+        """The mode of this run: single, dp or ddp."""
+        return self._mode.name
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """Where rank 0 sends what is logged; append an object with `open`, `write` and `close`."""
+        return self._monitor.sinks
+
+    # Preparing
+
+    @overload
+    def prepare(self, thing: Callable[[], nn.Module], **options: Any) -> nn.Module: ...
+    @overload
+    def prepare(self, thing: Any, **options: Any) -> Any: ...
+    @overload
+    def prepare(self, thing: Any, *more: Any, **options: Any) -> tuple[Any, ...]: ...
+
+    def prepare(self, thing: Any, *more: Any, **options: Any) -> Any:
+        """Place, replicate and register things; returns them (the same objects) in the same order.
+
+        Takes modules, functions that build a module, optimizers, schedules, EMA copies: anything with a `state_dict`.
+        What is prepared is what a checkpoint holds. The weights of a module are equal on all ranks from here on.
+
+        Options for modules: `sync_batchnorm` (statistics over the global batch), and for mode ddp `find_unused`,
+        `static_graph`, `bucket_mb`.
+        """
+        if more:
+            return tuple(self.prepare(each, **options) for each in (thing, *more))
+        if not isinstance(thing, nn.Module) and callable(thing) and not hasattr(thing, "state_dict"):
+            thing = thing()
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise MisuseError(f"run.prepare was given a {type(thing).__name__}.",
+                              "It takes what has a state_dict: modules, optimizers, schedules, EMA copies.",
+                              "Use run.loader for data; leave other things as they are.")
+        if isinstance(thing, nn.Module):
+            thing = self._mode.prepare(thing, **options)
+            for line in self._mode.notices(thing, **options):
+                self.print(line)
+        elif options:
+            raise MisuseError(f"run.prepare was given {', '.join(options)} for a {type(thing).__name__}.",
+                              "These options are for modules.", "Prepare the module by itself with them.")
+        if not any(thing is known for known in self._prepared.values()):
+            self._prepared[self._name_of(thing)] = thing
+        return thing
+
+    def _name_of(self, thing: Any) -> str:
+        kind = ("model" if isinstance(thing, nn.Module) else "optimizer" if isinstance(thing, torch.optim.Optimizer)
+                else "schedule" if isinstance(thing, torch.optim.lr_scheduler.LRScheduler) else "state")
+        taken = sum(name == kind or name.startswith(kind + "_") for name in self._prepared)
+        return kind if not taken else f"{kind}_{taken + 1}"
+
+    def loader(self, dataset: Any, batch_size: int | None = None, **options: Any) -> Loader:
+        """Batches of `dataset` for this rank, on its device: `batch_size` samples a step over all devices together.
+
+        See `rankwise.data.loader.Loader` for the options (shuffle, drop_last, weights, batch_sampler, collate_fn,
+        num_workers, micro_batch, augment).
+        """
+        options.setdefault("micro_batch", self.settings.micro_batch)
+        loader = Loader(dataset, batch_size, group=self._group, seed=self.settings.seed,
+                        replicas=self._mode.replicas, on_micro_batch=self._on_micro_batch, **options)
+        if torch.is_grad_enabled():
+            self._loaders.append(loader)
+        return loader
+
+    def _on_micro_batch(self, loader: Loader, micro_batch: MicroBatch | None) -> None:
+        """The loader hands out a micro-batch, or (None) its pass is over."""
+        if micro_batch is None:
+            self._live.pop(loader, None)
+            return
+        self._live[loader] = micro_batch
+        self._latest = loader
+        if not torch.is_grad_enabled():
+            return
+        self._owes_step = True
+        self._mode.expect(micro_batch)
+        self._seed_torch()
+
+    def _seed_torch(self) -> None:
+        """torch's own generators, from (seed, step, micro-batch, rank): dropout differs between ranks and steps."""
+        seed = keys.mix(self.settings.seed, self.steps, self._micro_batches_this_step, self.rank) >> 1
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index].manual_seed(seed)
+
+    # The loop
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """Epoch numbers up to `total`. The first turn restores all that was prepared where the run is resumed."""
+        self._restore()
+        for epoch in range(self.epoch, total):
+            self.epoch = epoch
+            with self._monitor.epoch(epoch, total, self._loaders):
+                yield epoch
+        self.epoch = total
+
+    def step(self, loss: Any, *rest: Any, weight: Any = None, reduction: str = "mean",
+             clip_norm: float | None = None) -> bool:
+        """One turn of the loop: weigh the loss, backward, and with the last micro-batch reduce, clip and update.
+
+            run.step(loss, optimizer)                  the form for modes that hand out a loss
+            run.step(loss_fn, batch, optimizer)        the form for every mode; `loss_fn(batch)` gives the loss
+
+        The gradient is that of the loss over the global batch. `reduction` says what the loss is on a rank: the "mean"
+        over its rows, or their "sum". `weight` is the loss's own denominator on this rank (tokens, summed class
+        weights), a number or a 0-dim tensor; 0 where there is none. Returns True when the weights were updated: step
+        schedules and EMA copies then.
+        """
+        if callable(loss) and not isinstance(loss, torch.Tensor):
+            batch, *rest_of_it = rest
+            loss, rest = loss(batch), tuple(rest_of_it)
+        if len(rest) != 1:
+            raise MisuseError(f"run.step was given {len(rest)} things after the loss.", "It takes the optimizer there.",
+                              "Call run.step(loss, optimizer), or run.step(loss, [first, second]).")
+        self.backward(loss, weight=weight, reduction=reduction)
+        return self.update(rest[0], clip_norm=clip_norm)
+
+    def backward(self, loss: torch.Tensor, *, weight: Any = None, reduction: str = "mean",
+                 loader: Loader | None = None) -> None:
+        """Backward of a weighed loss, for loops with several losses, models or optimizers; then `update`.
+
+        `loader` names the loader that the loss's rows came from, where several are in one loop.
+        """
+        share = self._share(loader)
+        with self._group.explained("the backward pass"):
+            amount = self._stepper.backward(loss, share, weight=weight, reduction=reduction)
+        self._mode.after_backward(share)
+        self._monitor.add_loss(loss, amount)
+
+    def update(self, optimizers: Optimizers, *, clip_norm: float | None = None) -> bool:
+        """Clip and update after `backward`; False before the last micro-batch, and where fp16 overflowed.
+
+        `clip_norm` bounds the norm of the gradient of the global batch over all parameters of these optimizers.
+        """
+        chosen = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+        self._require_prepared(chosen)
+        self._owes_step = False
+        if not self._share(None).is_last:
+            self._micro_batches_this_step += 1
+            return False
+        with self._group.explained("the update"):
+            updated = self._stepper.update(chosen, clip_norm=clip_norm)
+            self._mode.after_update()
+        self._micro_batches_this_step = 0
+        self.steps += 1
+        self._group.at_step(self.steps)
+        self._monitor.after_step(self.steps)
+        return updated
+
+    def _share(self, loader: Loader | None) -> MicroBatch:
+        """The micro-batch in hand; without a loader every rank counts the same."""
+        if loader is not None:
+            if loader not in self._live:
+                raise MisuseError("run.backward was given a loader that has no batch in hand.",
+                                  "It must be one that the loop iterates over.", "Give the loop's own loader.")
+            return self._live[loader]
+        shares = set(self._live.values()) if len(self._live) > 1 else None
+        if shares is None:
+            return next(iter(self._live.values()), MicroBatch(rows=1, global_rows=self.world_size))
+        if len({share.is_last for share in shares}) > 1:
+            raise MisuseError(f"{len(self._live)} loaders are in one loop, and their micro-batches do not end together.",
+                              "A step ends when each loader has handed out its whole global batch.",
+                              "Give them batch sizes and micro_batch of one ratio.")
+        if len(shares) > 1:
+            raise MisuseError(f"{len(self._live)} loaders are in one loop, and their batches differ in size.",
+                              "A loss is weighed by the rows that it was computed from.",
+                              "Call run.backward(loss, loader=...) for each loss, then run.update(optimizer).")
+        return shares.pop()
+
+    def _require_prepared(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        for optimizer in optimizers:
+            if not any(optimizer is known for known in self._prepared.values()):
+                raise MisuseError(f"run.step was given a {type(optimizer).__name__} that was not prepared.",
+                                  "Its state would be missing in every checkpoint.",
+                                  "Write optimizer = run.prepare(optimizer) before the loop.")
+        self._mode.require_known_parameters(optimizers)
+
+    # Over all ranks
+
+    def sum(self, value: Any) -> torch.Tensor:
+        """Sum over all ranks of a number or of a tensor (element by element; integers as int64, floats as float64).
+
+        On a device without float64 (MPS) floats stay float32.
+        """
+        return self._group.sum(self._wide(value))
+
+    def mean(self, value: Any, weight: Any = None) -> torch.Tensor:
+        """Mean over the rows of all ranks, exact where ranks have different numbers of rows (0 included).
+
+        `value` is a tensor [rows, ...]; or a mean already taken, with its `weight` (the number of rows behind it).
+        Raises MisuseError for a single number without a weight.
+        """
+        value = torch.as_tensor(value, device=self.device)
+        if weight is None and value.ndim == 0:
+            raise MisuseError("run.mean was given one number without a weight.",
+                              "Ranks may have different numbers of rows, so a mean of means would be wrong.",
+                              "Give the tensor of rows, or weight=number of rows behind the number.")
+        wide = self._wide(value).to(self._float)
+        if weight is None:
+            count = torch.tensor(float(len(wide)), dtype=self._float, device=self.device)
+            total = wide.sum(0)
+        else:
+            count = torch.as_tensor(weight, dtype=self._float, device=self.device)
+            total = torch.where(count > 0, wide * count, torch.zeros_like(wide))
+        packed = self._group.sum(torch.cat([total.reshape(-1), count.reshape(1)]))
+        return (packed[:-1] / packed[-1]).reshape(total.shape)
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """The rows of all ranks, on every rank, in the order of the data.
+
+        `values` is [rows, ...]: one row for each sample of the batch in hand, or, after the loop, of the whole pass.
+        """
+        positions = self._positions(len(values))
+        parts = self._group.gather_objects((values.cpu(), positions))
+        rows = torch.cat([part for part, _ in parts])
+        if any(places is None for _, places in parts):
+            return rows.to(self.device)
+        return rows[torch.cat([places for _, places in parts]).argsort()].to(self.device)
+
+    def _positions(self, rows: int) -> torch.Tensor | None:
+        """Where in the pass these rows stand: the batch in hand, or all that the latest loader handed out."""
+        if self._latest is None:
+            return None
+        for spans in (self._latest.spans[-1:], self._latest.spans):
+            if sum(stop - start for start, stop in spans) == rows:
+                return torch.cat([torch.arange(0), *(torch.arange(start, stop) for start, stop in spans)])
+        return None
+
+    def agree(self, flag: bool) -> bool:
+        """Whether any rank says yes; ask before stopping or branching on what one rank saw."""
+        return self._group.agree(flag)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._group.barrier("run.barrier()")
+
+    @contextlib.contextmanager
+    def alone(self, place: str = "run.alone()") -> Iterator[bool]:
+        """A block that rank 0 works in while the others wait, without a time-out of a collective.
+
+            with run.alone() as mine:
+                if mine:
+                    upload(run.folder)
+        """
+        with self._group.alone(place) as mine:
+            yield mine
+
+    @property
+    def _float(self) -> torch.dtype:
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    def _wide(self, value: Any) -> torch.Tensor:
+        tensor = torch.as_tensor(value, device=self.device).detach()
+        return tensor.to(self._float if tensor.is_floating_point() else torch.int64, copy=True)
+
+    # Telling and keeping
+
+    def print(self, *words: Any) -> None:
+        """Print once, on rank 0, without breaking the progress line."""
+        self._monitor.print(*words)
+
+    def log(self, **values: Any) -> None:
+        """Log numbers or 0-dim tensors under the current step and epoch; rank 0's values are kept."""
+        self._monitor.log(values, step=self.steps, epoch=self.epoch)
+
+    def save(self) -> Path:
+        """Write a checkpoint of all that was prepared and of the position; returns its folder.
+
+        Call it after `run.step` returned True, or last in an epoch's body: an epoch whose data is used up counts as
+        finished. Raises MisuseError in the middle of a global batch.
+        """
+        if self._owes_step and self._live or self._stepper.is_accumulating:
+            raise MisuseError("run.save was called in the middle of a global batch.",
+                              "The gradients of its first part would be lost.",
+                              "Save where run.step returned True, or after the loop over the loader.")
+        mid_epoch = any(loader in self._live for loader in self._loaders)
+        position = {"epoch": self.epoch if mid_epoch else self.epoch + 1, "steps": self.steps,
+                    "loaders": [loader.state_dict() for loader in self._loaders],
+                    "scaler": self._stepper.state_dict(), "layout": self._mode.layout()}
+        folder = self._checkpoints.save(self.steps, self._prepared, position)
+        self._monitor.saved(folder)
+        return folder
+
+    def export(self, path: str | Path) -> None:
+        """Write the first prepared model's plain state dict with torch.save, atomically, from rank 0."""
+        models = [thing for thing in self._prepared.values() if isinstance(thing, nn.Module)]
+        if not models:
+            raise MisuseError("run.export was called and no module was prepared.", "There are no weights to write.",
+                              "Call run.prepare(model) first.")
+        with self._group.alone("run.export()") as mine:
+            if mine:
+                export_weights(models[0], Path(path))
+        self._monitor.exported(Path(path))
+
+    def _restore(self) -> None:
+        if self._restored:
+            return
+        self._restored = True
+        if self._resume_from is None:
+            return
+        position = self._checkpoints.load(self._resume_from, self._prepared)
+        self.epoch, self.steps = position["epoch"], position["steps"]
+        self._stepper.load_state_dict(position["scaler"])
+        for loader, state in zip(self._loaders, position["loaders"], strict=False):
+            loader.load_state_dict(state)
+        self._group.at_step(self.steps)
+        self._monitor.resumed(self._resume_from, self.epoch, self.steps)
+
+    def close(self) -> None:
+        """End the log and let go of the replicas; the launcher calls this."""
+        self._monitor.close()
+        self._mode.close()
+        self._prepared.clear()
+        self._live.clear()
+
