@@ -8,6 +8,7 @@ alone.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -114,7 +115,7 @@ class Group:
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
         """The tensor of rank `source`, in place; returns `tensor`."""
         if self.process_group is not None:
-            with self.explained("broadcast"):
+            with self.explained("a broadcast"):
                 dist.broadcast(tensor, source, group=self.process_group)
         return tensor
 
@@ -123,7 +124,7 @@ class Group:
         if self.process_group is None:
             return [value]
         values: list[Any] = [None] * self.size
-        with self.explained("gather"):
+        with self.explained("a gathering"):
             dist.all_gather_object(values, value, group=self.process_group)
         return values
 
@@ -132,19 +133,18 @@ class Group:
         if self.process_group is None:
             return value
         box = [value]
-        with self.explained("broadcast"):
+        with self.explained("a broadcast"):
             dist.broadcast_object_list(box, source, group=self.process_group)
         return box[0]
 
     def barrier(self, place: str = "a barrier") -> None:
         """Wait until every rank is here."""
         if self.process_group is not None:
-            with self.explained(place):
-                self.sum(torch.zeros(1, device=self.device))
+            self._reduce(torch.zeros(1, device=self.device), dist.ReduceOp.SUM, place)
 
-    def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
+    def _reduce(self, tensor: torch.Tensor, operation: Any, place: str = "a reduction") -> torch.Tensor:
         if self.process_group is not None:
-            with self.explained("reduction"):
+            with self.explained(place):
                 dist.all_reduce(tensor, operation, group=self.process_group)
         return tensor
 
@@ -253,4 +253,6 @@ def is_transport_error(error: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """The first line of a message, without the source file that gloo puts before it."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[/[^\]]*\] ", "", line)[:300]
