@@ -1,0 +1,1 @@
+"""Complete training scripts: run them by name, copy them, change them."""
