@@ -1,0 +1,1 @@
+"""Checkpoints: what a run needs to continue, on any number of devices and in any mode."""

@@ -1,0 +1,162 @@
+"""Checkpoint folders on a disk: written whole or not at all, sealed with checksums, and found again.
+
+    checkpoints/
+    ├── step-000196/
+    │   ├── model.safetensors     one file for each prepared module
+    │   ├── state.pt              optimizers, schedules and the like
+    │   └── position.json         where the training stands, and the size and CRC-32 of each file beside it
+    └── .step-000392.part/        being written; a leftover of a killed run is removed by the next save
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import CheckpointError
+from rankwise.runfolder import CHECKPOINTS
+
+POSITION = "position.json"
+FORMAT = 1
+_PART = ".part"
+_OLD = ".old"
+_CHUNK_BYTES = 1 << 20
+
+
+def step_folder(parent: Path, step: int) -> Path:
+    """The folder of the checkpoint of this step."""
+    return parent / f"step-{step:06d}"
+
+
+@contextlib.contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `target` when the block ends well, and else is removed.
+
+    It lies beside `target`, and all of it is on the disk before the rename: a kill or a power failure leaves either
+    the whole new folder or what was there before.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary, aside = target.with_name(f".{target.name}{_PART}"), target.with_name(target.name + _OLD)
+    _remove(temporary)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            _sync(file)
+        _sync(temporary)
+        if target.exists():   # a folder cannot be renamed over another; `find` knows the one that steps aside
+            _remove(aside)
+            target.rename(aside)
+        temporary.rename(target)
+        _sync(target.parent)
+        for leftover in [*target.parent.glob(f".step-*{_PART}"), *target.parent.glob(f"step-*{_OLD}")]:
+            _remove(leftover)
+    finally:
+        _remove(temporary)
+
+
+@contextlib.contextmanager
+def file_written_whole(target: Path) -> Iterator[Path]:
+    """The same for one file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}{_PART}")
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(target)
+        _sync(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def seal(folder: Path, content: dict[str, Any]) -> None:
+    """Write `content` and the checksums of the files beside it to position.json; the last thing to be written."""
+    files = {file.name: _fingerprint(file) for file in sorted(folder.iterdir())}
+    text = json.dumps({"format": FORMAT, **content, "files": files}, indent=2)
+    (folder / POSITION).write_text(text + "\n", "utf-8")
+
+
+def unseal(folder: Path) -> dict[str, Any]:
+    """The content of position.json. Raises CheckpointError where it cannot be read."""
+    path = folder / POSITION
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        if content["format"] > FORMAT:
+            raise CheckpointError(f"{folder} has checkpoint format {content['format']}.",
+                                  f"This version of rankwise reads format {FORMAT}.", "Use a newer rankwise.")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder} was to be loaded.", f"Its {POSITION} cannot be read ({error}).",
+                              "Give the folder of a run, or of one of its checkpoints.") from error
+    return dict(content)
+
+
+def require_sound(folder: Path) -> None:
+    """Raise CheckpointError where a file is missing, or differs from what was written."""
+    for name, expected in unseal(folder)["files"].items():
+        try:
+            actual = _fingerprint(folder / name)
+        except OSError as error:
+            raise _damaged(folder, f"{name} cannot be read ({error.strerror})") from error
+        if actual != expected:
+            raise _damaged(folder, f"{name} is not what was written ({actual['bytes']} bytes of {expected['bytes']}, "
+                                   f"CRC-32 {actual['crc32']} for {expected['crc32']})")
+
+
+def find(source: Path) -> tuple[Path, list[CheckpointError]]:
+    """The checkpoint to load, and what is wrong with those that were passed over.
+
+    `source` is one checkpoint, which is taken or refused; or a run's folder, whose newest sound one is taken.
+    Raises CheckpointError where there is none.
+    """
+    if not (source / CHECKPOINTS).is_dir():
+        require_sound(source)
+        return source, []
+    passed_over: list[CheckpointError] = []
+    for folder in _newest_first(source / CHECKPOINTS):
+        try:
+            require_sound(folder)
+        except CheckpointError as error:
+            passed_over.append(error)
+        else:
+            return folder, passed_over
+    truth = f"The newest: {passed_over[0].truth}" if passed_over else "It holds none yet."
+    raise CheckpointError(f"{source} has no checkpoint that can be loaded.", truth,
+                          "Give --resume another run, or start anew without it.")
+
+
+def _newest_first(parent: Path) -> list[Path]:
+    names = [re.fullmatch(rf"step-(\d+)({re.escape(_OLD)})?", folder.name) for folder in parent.iterdir()]
+    order = sorted(((int(name[1]), name[2] is None, name[0]) for name in names if name), reverse=True)
+    return [parent / name for _, _, name in order]
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fingerprint(file: Path) -> dict[str, int]:
+    checksum = 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            checksum = zlib.crc32(chunk, checksum)
+        return {"bytes": stream.tell(), "crc32": checksum}
+
+
+def _damaged(folder: Path, truth: str) -> CheckpointError:
+    return CheckpointError(f"{folder} was to be loaded.", f"It is damaged: {truth}.",
+                           "Give --resume an older checkpoint of the run, by its folder.")

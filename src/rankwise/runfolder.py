@@ -1,0 +1,133 @@
+"""The folder of a run: choosing it, and finding the run that `--resume` names.
+
+    runs/NAME/
+    ├── settings.json                 the target and the settings of the latest start
+    ├── metrics.jsonl, tensorboard/   what was logged
+    ├── logs/rank0.log, ...           what each rank printed
+    └── checkpoints/step-000392/      what a resumed run continues from
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rankwise.errors import UsageError
+from rankwise.settings import Settings
+
+SETTINGS = "settings.json"
+CHECKPOINTS = "checkpoints"
+LATEST = "latest"
+
+
+def choose(settings: Settings, target: str) -> Path:
+    """Make and claim the run's folder; `target` (`train.py`, `cifar10`, ...) is what the run is named after.
+
+    A resumed run continues in its own folder, unless it gets a new name or starts from one single checkpoint. To be
+    called once a run, before its ranks start: the folder of an earlier run is never taken over.
+    Raises UsageError where the name is taken or cannot be a name, or the folder cannot be written.
+    """
+    try:
+        folder = _continued(settings) or _named(settings) or _fresh(settings, target)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_settings(folder, settings, target)
+    except OSError as error:
+        raise UsageError(f"The run's folder in {settings.runs} cannot be written.",
+                         f"{error.strerror}: {error.filename}.", "Give --runs a folder that you can write to.") from error
+    return folder
+
+
+def resume_from(settings: Settings) -> Path | None:
+    """The run (or single checkpoint) that `--resume` names; None without it.
+
+    Raises UsageError where there is none of that name.
+    """
+    if settings.resume is None:
+        return None
+    runs = Path(settings.runs)
+    if settings.resume == LATEST:
+        return _latest(runs)
+    for folder in (runs / settings.resume, Path(settings.resume)):
+        if folder.is_dir():
+            return folder
+    names = [folder.name for folder in _resumable(runs)]
+    close = difflib.get_close_matches(settings.resume, names, n=1)
+    raise UsageError(f"--resume is {settings.resume}.", f"{runs} has no run of that name, and it is no folder.",
+                     f"Did you mean --resume {close[0]}?" if close else _choice(runs, names))
+
+
+def target_of(folder: Path) -> str | None:
+    """What the run in this folder trains, as it was named at its start."""
+    try:
+        target = json.loads((folder / SETTINGS).read_text("utf-8"))["target"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return target if isinstance(target, str) else None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether this is the folder of a run, rather than one of its checkpoints."""
+    return (folder / SETTINGS).is_file() or (folder / CHECKPOINTS).is_dir()
+
+
+def _continued(settings: Settings) -> Path | None:
+    source = resume_from(settings)
+    return source if source is not None and settings.name is None and is_run(source) else None
+
+
+def _named(settings: Settings) -> Path | None:
+    if settings.name is None:
+        return None
+    if settings.name == LATEST or not re.fullmatch(r"[^\W_][\w.+-]*", settings.name):
+        raise UsageError(f"--name is {settings.name!r}.",
+                         "A run's name is a folder: letters, digits and . _ + -, from a letter or digit on; "
+                         f"`{LATEST}` has a meaning of its own.", "Give --name another name, or leave it out.")
+    folder = Path(settings.runs) / settings.name
+    if is_run(folder):
+        raise UsageError(f"--name is {settings.name}.", f"{folder} holds an earlier run.",
+                         f"Continue it with --resume {settings.name}, choose another name, or remove the folder.")
+    return folder
+
+
+def _fresh(settings: Settings, target: str) -> Path:
+    """A folder that this call made, named after the target and the time."""
+    stem = re.sub(r"[^\w.+-]+", "-", Path(target).stem).strip("-._") or "run"
+    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    runs = Path(settings.runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 1000):
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise UsageError(f"{runs} has a thousand runs called {name}.", "Each run has its own folder.", "Give --name.")
+
+
+def _write_settings(folder: Path, settings: Settings, target: str) -> None:
+    text = json.dumps({"target": target, "settings": asdict(settings)}, indent=2)
+    temporary = folder / f".{SETTINGS}.part"
+    temporary.write_text(text + "\n", "utf-8")
+    temporary.replace(folder / SETTINGS)
+
+
+def _latest(runs: Path) -> Path:
+    resumable = _resumable(runs)
+    if not resumable:
+        raise UsageError(f"--resume is {LATEST}.", f"No run in {runs} has a checkpoint.", _choice(runs, []))
+    return max(resumable, key=lambda run: (run / CHECKPOINTS).stat().st_mtime)   # a save renames a folder into it
+
+
+def _resumable(runs: Path) -> list[Path]:
+    return sorted({step.parent.parent for step in runs.glob(f"*/{CHECKPOINTS}/step-*")})
+
+
+def _choice(runs: Path, names: list[str]) -> str:
+    if names:
+        return f"Runs with a checkpoint are: {', '.join(names[-8:])}."
+    return "See that --runs is the folder in which the run was kept, and that its training function calls run.save()."
