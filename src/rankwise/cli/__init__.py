@@ -1,0 +1,63 @@
+"""The command `rankwise`: one file a command, whose work is imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from rankwise.cli import recipes, run
+from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
+
+_START = """\b
+Start here:
+  rankwise run fashion --devices 2    train a small data set on two devices
+  rankwise run train.py --devices 4   your own script; its options come after `--`
+  rankwise recipes copy toy .         the shortest script, to change
+"""
+
+app = typer.Typer(name="rankwise", add_completion=False, epilog=_START, rich_markup_mode=None,
+                  context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+run.add_to(app)
+recipes.add_to(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from rankwise import __version__
+        print(f"rankwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _rankwise(context: typer.Context, version: bool = typer.Option(
+        False, "--version", help="Show the version and exit.", callback=_version, is_eager=True)) -> None:
+    """The same PyTorch training, on more devices."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 success, 1 the training failed, 2 usage, 130 interrupted."""
+    try:
+        code = app(list(sys.argv[1:] if argv is None else argv), prog_name="rankwise", standalone_mode=False)
+    except RankwiseError as error:
+        print(error, file=sys.stderr)
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    except Exception as error:
+        message = getattr(error, "format_message", None)   # the parser's own errors, whatever their class is called
+        if message is None:
+            raise
+        print(_explained(message(), getattr(error, "option_name", None)), file=sys.stderr)
+        code = EXIT_USAGE
+    sys.exit(code or 0)
+
+
+def _explained(message: str, unknown_option: str | None) -> str:
+    hint = ("  Options of your own script come after `--`: rankwise run train.py --devices 4 -- --epochs 20\n"
+            if unknown_option else "")
+    return f"{message}\n{hint}  `rankwise COMMAND --help` lists what each command takes."

@@ -1,0 +1,29 @@
+"""rankwise's settings as options of a command, from the dataclass that declares them."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+from rankwise.settings import Settings, option
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command`, which takes `**settings`, an option for each field of Settings."""
+    own = inspect.signature(command)
+    hints = typing.get_type_hints(command, include_extras=True)
+    declared = [parameter.replace(annotation=hints[name]) for name, parameter in own.parameters.items()
+                if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    kinds = typing.get_type_hints(Settings)
+    for field in fields(Settings):
+        given = typer.Option(option(field.name), help=field.metadata["help"])
+        declared.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
+                                          annotation=Annotated[kinds[field.name], given]))
+    command.__signature__ = own.replace(parameters=declared)   # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in declared}
+    return command
