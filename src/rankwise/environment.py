@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rankwise.settings import Settings
@@ -11,6 +12,7 @@ from rankwise.world import World
 
 SETTINGS = "RANKWISE_SETTINGS"     # settings of a rank, as JSON, from the launcher
 RUN_FOLDER = "RANKWISE_RUN_FOLDER" # the run's folder, chosen by the launcher
+JOB = "RANKWISE_JOB"               # file that says what a rank runs
 DATA = "RANKWISE_DATA"             # folder in which data sets are kept
 
 
@@ -31,6 +33,18 @@ def run_folder() -> Path | None:
     return Path(text) if text else None
 
 
+def job() -> Path | None:
+    """The file that says what this process runs, where rankwise started it as a rank."""
+    text = os.environ.get(JOB)
+    return Path(text) if text else None
+
+
+def error_file() -> Path | None:
+    """Where torch's elastic agent looks for the reason of a failure."""
+    text = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    return Path(text) if text else None
+
+
 def data_folder() -> Path:
     """Where downloaded data sets are kept: $RANKWISE_DATA, or the user's cache."""
     text = os.environ.get(DATA)
@@ -42,3 +56,23 @@ def data_folder() -> Path:
 def child(changes: Mapping[str, str]) -> dict[str, str]:
     """An environment for a child process: this one with some variables changed."""
     return {**os.environ, **changes}
+
+
+def lacks(name: str) -> bool:
+    """Whether a variable is not set, so that a default of ours may stand in."""
+    return name not in os.environ
+
+
+@contextlib.contextmanager
+def changed(changes: Mapping[str, str]) -> Iterator[None]:
+    """Within this block this process has some variables changed."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

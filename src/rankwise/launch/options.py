@@ -212,13 +212,13 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         named = re.fullmatch(r"argument (\S+): (.*)", message)
         raise UsageError(f"The option {named[1]} cannot be read: {named[2]}." if named else f"{message}.",
-                         "Each option stands with its value, as in --epochs 20.", "--help lists the options.")
+                         "Each option stands with its value, as in --epochs 20.", "--help lists the options.") from None
 
 
 def _add(parser: argparse.ArgumentParser, title: str, options: list[Option]) -> None:
     group = parser.add_argument_group(title)
     for each in options:
-        text = (each.help + _default_note(each.default)).strip().replace("%", "%%")
+        text = f"{each.help} {_default_note(each)}".strip().replace("%", "%%")
         if each.kind.flag:
             group.add_argument(option(each.name), dest=each.name, help=text, default=argparse.SUPPRESS,
                                action=argparse.BooleanOptionalAction)
@@ -227,13 +227,15 @@ def _add(parser: argparse.ArgumentParser, title: str, options: list[Option]) -> 
                                metavar=each.kind.metavar, type=_reader(each), nargs="*" if each.kind.many else None)
 
 
-def _default_note(default: Any) -> str:
-    if default is _MISSING:
-        return " (required)"
-    if default is None or default == "":
+def _default_note(each: Option) -> str:
+    if each.default is _MISSING:
+        return "(required)"
+    if each.default is None or each.default == "":
         return ""
-    shown = default.name if isinstance(default, Enum) else default
-    return f" (default: {' '.join(map(str, shown)) if isinstance(shown, (list, tuple)) else shown})"
+    if each.kind.flag:
+        return f"(default: {option(each.name if each.default else f'no_{each.name}')})"
+    shown = each.default.name if isinstance(each.default, Enum) else each.default
+    return f"(default: {' '.join(map(str, shown)) if each.kind.many else shown})"
 
 
 def _reader(each: Option) -> Callable[[str], Any]:

@@ -3,16 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from rankwise import runfolder
+from rankwise.device import device_of, kind_of_device
 from rankwise.group import Group
+from rankwise.launch import layout
+from rankwise.launch.failure import recorded
 from rankwise.modes import open_mode, resolve
 from rankwise.monitor import Monitor
 from rankwise.run import Run
 from rankwise.settings import Settings
+from rankwise.world import World
+
+
+def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: Settings, world: World,
+             folder: Path | None) -> Any:
+    """Call `function(run, **arguments)` as one rank of `world`; returns what it returns.
+
+    `folder` is the run's, None where no launcher of ours chose one: rank 0 does then.
+    """
+    with recorded():
+        layout.require_device(settings, world)
+        device = device_of(world, kind_of_device(settings.accelerator))
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        group = Group.open(world, device, timeout_seconds=settings.timeout)
+        try:
+            folder, resume_from = _agreed_folders(settings, group, folder, function.__name__)
+        except BaseException:
+            group.close()
+            raise
+        with open_run(settings, group, folder=folder, resume_from=resume_from) as run, recorded():
+            if settings.mode == "auto":
+                run.print(f"mode {run.mode}: chosen by auto for {world.size} rank{'s' * (world.size > 1)}")
+            return function(run, **arguments)
+
+
+def _agreed_folders(settings: Settings, group: Group, folder: Path | None, name: str) -> tuple[Path, Path | None]:
+    """The run's folder, and what it resumes from, as rank 0 sees them."""
+    found: tuple[Path, Path | None] | None = None
+    if group.is_main:
+        resume_from = runfolder.resume_from(settings)   # before a new folder is the latest
+        found = (folder or runfolder.choose(settings, name), resume_from)
+    agreed = group.broadcast_object(found)
+    assert agreed is not None
+    return agreed
 
 
 @contextlib.contextmanager

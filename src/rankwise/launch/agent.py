@@ -1,0 +1,135 @@
+"""Starts the ranks of this machine, and says how they ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankwise import environment
+from rankwise.errors import EXIT_INTERRUPTED, RankwiseError
+from rankwise.launch import layout, streams
+from rankwise.launch.failure import Failure, first
+from rankwise.launch.job import Job, private_folder
+from rankwise.settings import Settings
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.agent.server.api import RunResult
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    from rankwise.launch.target import Target
+
+_AFTER_THE_LAST_SECONDS = 10.0   # beyond the ranks' own limit, for the other launchers
+_PACKAGES = str(Path(__file__).parents[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the ranks of this machine ended: `rank` is the one that failed first, None where all ended well."""
+
+    world_size: int
+    run_folder: Path
+    rank: int | None = None
+    failure: Failure | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.failure is None else self.failure.exit_code
+
+    def report(self) -> str:
+        """The first failure in full, then whose it was and where the rest stands."""
+        assert self.failure is not None
+        logs = streams.log_file(self.run_folder, 0).parent
+        return (f"{self.failure.text}\n\nRank {self.rank} of {self.world_size} failed: {self.failure.summary}\n"
+                f"  Log files of all ranks: {logs}").lstrip()
+
+
+def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> int:
+    """What `rankwise run` does: the target on every rank; returns the exit code, having said why where it is not 0.
+
+    Raises UsageError before any rank starts.
+    """
+    from rankwise import runfolder
+    settings = layout.with_devices(settings)
+    run_folder = runfolder.choose(settings, target.name)
+    job = Job(script=None if target.module else str(target.path), module=target.module,
+              argv=[str(target.path), *arguments])
+    try:
+        if layout.is_one_process(settings):
+            from rankwise.launch.worker import run_here
+            return run_here(job, settings, run_folder)
+        with private_folder() as folder:
+            outcome = run_ranks(job, settings, run_folder, folder)
+    except KeyboardInterrupt:
+        print("rankwise: interrupted; every rank has ended.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    if outcome.failure is not None:
+        print(outcome.report(), file=sys.stderr)
+    return outcome.exit_code
+
+
+def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path) -> Outcome:
+    """The job on every rank of this machine, to its end; `folder` is private and holds what the ranks read and leave.
+
+    Raises KeyboardInterrupt when interrupted and RankwiseError where the machines did not meet or end together.
+    """
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    from rankwise.launch.errorfiles import ErrorFiles
+    from rankwise.launch.rendezvous import Rendezvous
+    from rankwise.launch.supervisor import supervise
+    ranks = layout.ranks_here(settings)
+    job_file = job.write(folder)
+    rendezvous = Rendezvous(settings, run_folder)
+    files = ErrorFiles(folder, lambda: {**layout.surroundings(settings, ranks, rendezvous.run_folder),
+                                        environment.JOB: str(job_file)})
+    spec = WorkerSpec(role="rank", local_world_size=ranks, entrypoint=sys.executable, args=("-c", _worker_code()),
+                      rdzv_handler=rendezvous, max_restarts=0)
+    agent = LocalElasticAgent(spec, files, exit_barrier_timeout=settings.timeout)
+    with _quiet_agent():
+        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS)
+    return _outcome(agent, result, rendezvous.run_folder)
+
+
+def _outcome(agent: LocalElasticAgent, result: RunResult, run_folder: Path) -> Outcome:
+    world_size = agent.get_worker_group().workers[0].world_size
+    if not result.is_failed():
+        return Outcome(world_size=world_size, run_folder=run_folder)
+    failures = {rank: Failure.of_process(process.exitcode, process.error_file_data, float(process.timestamp),
+                                         streams.log_file(run_folder, rank))
+                for rank, process in result.failures.items()}
+    rank = first(failures)
+    return Outcome(world_size=world_size, run_folder=run_folder, rank=rank, failure=failures[rank])
+
+
+def _worker_code() -> str:
+    """What a rank's interpreter runs first. Unlike -m it does not look into the current folder for modules."""
+    code = f"import sys; sys.path[0] = {_PACKAGES!r}; from rankwise.launch.worker import main; main()"
+    return code.replace("$", "$$")   # the agent fills in templates
+
+
+@contextlib.contextmanager
+def _quiet_agent() -> Iterator[None]:
+    """What torch's agent logs is said better by us."""
+    logger = logging.getLogger("torch.distributed.elastic")
+    silent, before = logging.NullHandler(), logger.propagate
+    logger.addHandler(silent)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(silent)
+        logger.propagate = before
+
+
+def raise_failure(outcome: Outcome) -> None:
+    """The first failure as an exception, for a launch from a notebook or from a program."""
+    if outcome.failure is not None:
+        raise RankwiseError(f"Rank {outcome.rank} of {outcome.world_size} failed: {outcome.failure.summary}",
+                            outcome.failure.text.replace("\n", "\n  "),
+                            f"Log files of all ranks: {streams.log_file(outcome.run_folder, 0).parent}")

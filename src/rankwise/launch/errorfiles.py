@@ -1,0 +1,31 @@
+"""What torch's elastic agent asks for about its ranks' output: only where each one leaves word of a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+
+
+class ErrorFiles(LogsSpecs):
+    """One error file a rank in a private folder; the ranks themselves see to their output.
+
+    `surroundings` gives variables for the ranks; it is called when the machines have met.
+    """
+
+    def __init__(self, folder: Path, surroundings: Callable[[], Mapping[str, str]]) -> None:
+        super().__init__(log_dir=str(folder))
+        self._folder, self._surroundings = folder, surroundings
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._folder)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        surroundings = self._surroundings()
+        files = {local_rank: str(self._folder / f"error-{local_rank}.json") for local_rank in envs}
+        for local_rank, variables in envs.items():
+            variables.update(surroundings, TORCHELASTIC_ERROR_FILE=files[local_rank])
+        console = dict.fromkeys(envs, "")
+        return LogsDest(stdouts=console, stderrs=console, error_files=files)

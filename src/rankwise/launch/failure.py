@@ -1,0 +1,125 @@
+"""How a rank says why it failed, and how the launcher finds the failure that came first.
+
+A rank leaves a file in the format of torch's elastic agent, with a word of ours beside it, so that torchrun shows the
+same reason as `rankwise run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise import environment
+from rankwise.errors import EXIT_FAILED, EXIT_USAGE, PeerError, RankwiseError
+
+_OURS = "rankwise"
+_TAIL_LINES = 12
+_MACHINERY = (str(Path(__file__).parent), "<frozen runpy>", "runpy.py", "contextlib.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a rank ended: `text` is for the person at the keyboard, a traceback or the message of a RankwiseError.
+
+    `follows` says that another rank's failure is the likely reason: a lost or late peer.
+    """
+
+    summary: str
+    text: str
+    exit_code: int = EXIT_FAILED
+    follows: bool = False
+    time_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """What to tell about an exception of a training."""
+        if isinstance(error, RankwiseError):
+            return cls(summary=f"{type(error).__name__}: {error.given}", text=str(error), exit_code=error.exit_code,
+                       follows=isinstance(error, PeerError), time_seconds=time.time())
+        if isinstance(error, SystemExit):
+            shown = error.code if isinstance(error.code, str) else f"It ended with exit code {error.code}."
+            return cls(summary=shown, text=shown, exit_code=EXIT_USAGE if error.code == EXIT_USAGE else EXIT_FAILED,
+                       time_seconds=time.time())
+        return cls(summary="".join(traceback.format_exception_only(error)).strip(), text=_traceback(error),
+                   follows=_comes_from_a_peer(error), time_seconds=time.time())
+
+    @classmethod
+    def of_process(cls, exit_code: int, left: dict[str, Any], seen_seconds: float, log: Path) -> Failure:
+        """What is known of a process that ended with `exit_code`: the word it left, or the end of its log."""
+        if _OURS in left:
+            message = left["message"]
+            return cls(summary=message["message"], text=message["extraInfo"]["py_callstack"], **left[_OURS])
+        return cls(summary=_how_it_ended(exit_code), text=_tail(log), time_seconds=seen_seconds,
+                   follows=exit_code == -signal.SIGTERM,   # what the agent sends to the ranks that are left
+                   exit_code=EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED)
+
+    def leave(self) -> None:
+        """Put this failure where the launcher looks, unless this rank has said one already."""
+        file = environment.error_file()
+        if file is None or file.exists():
+            return
+        data = {"message": {"message": self.summary, "extraInfo": {
+                    "py_callstack": self.text, "timestamp": str(int(self.time_seconds))}},
+                _OURS: {"exit_code": self.exit_code, "follows": self.follows, "time_seconds": self.time_seconds}}
+        with contextlib.suppress(OSError):
+            file.write_text(json.dumps(data), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """Leave word of a failure in this block before anything is torn down: the others fail of it next."""
+    try:
+        yield
+    except Exception as error:
+        Failure.of(error).leave()
+        raise
+
+
+def first(failures: dict[int, Failure]) -> int:
+    """The rank whose failure is the cause: the earliest of those that no other explains."""
+    return min(failures, key=lambda rank: (failures[rank].follows, failures[rank].time_seconds))
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback as Python prints it, from the user's first frame on."""
+    shown = traceback.TracebackException.from_exception(error)
+    frames = list(shown.stack)
+    while frames and any(part in frames[0].filename for part in _MACHINERY):
+        frames.pop(0)
+    if frames:
+        shown.stack = traceback.StackSummary.from_list(frames)
+    return "".join(shown.format()).rstrip()
+
+
+def _comes_from_a_peer(error: BaseException) -> bool:
+    if "torch.distributed" not in sys.modules or not isinstance(error, RuntimeError):
+        return False
+    from rankwise.group import is_transport_error
+    return is_transport_error(error)
+
+
+def _how_it_ended(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"It ended with exit code {exit_code}."
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = str(-exit_code)
+    hint = " The system may have run out of memory." if exit_code == -9 else ""
+    return f"It was killed by signal {name}.{hint}"
+
+
+def _tail(log: Path) -> str:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n  ".join(["Last lines of its log file:", *lines[-_TAIL_LINES:]]) if lines else ""

@@ -1,0 +1,47 @@
+"""What the ranks of one launch run, kept in a private folder that their processes read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+_FILE = "job.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A script, a module or a shipped function, with what `sys.argv` and `sys.path` are to be there.
+
+    Exactly one of `script`, `module` and `function` is set; `function` is the file that holds it.
+    """
+
+    script: str | None = None
+    module: str | None = None
+    function: str | None = None
+    argv: list[str] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)
+
+    def write(self, folder: Path) -> Path:
+        """Keep this job in `folder`; returns its file."""
+        file = folder / _FILE
+        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return file
+
+    @classmethod
+    def read(cls, file: Path) -> Job:
+        return cls(**json.loads(file.read_text(encoding="utf-8")))
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder that only this user can enter (what is unpickled comes from here), gone at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="rankwise-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,148 @@
+"""Keeps watch over the ranks of one machine: until they end, until they are interrupted, and no longer.
+
+torch's elastic agent starts and watches the ranks in a thread; this, the main thread, keeps the signals, so that a
+notebook's are as before afterwards, and keeps its own time limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rankwise.errors import PeerError
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.agent.server.api import RunResult
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+_POLL_SECONDS = 0.5
+_GRACE_SECONDS = 2.5   # for a rank to end by itself after an interrupt; with the rest it stays below 5
+
+
+class Terminated(KeyboardInterrupt):
+    """This launcher was told to end, by SIGTERM or SIGHUP; like Ctrl-C in all else."""
+
+
+def supervise(agent: LocalElasticAgent, *, limit_seconds: float) -> RunResult:
+    """Run the agent to its end. However this is left, no rank is.
+
+    Raises KeyboardInterrupt when interrupted, PeerError where the other machines did not end within `limit_seconds`
+    after the ranks of this one, and what the agent raises where the machines did not meet.
+    """
+    outcome: dict[str, Any] = {}
+
+    def run() -> None:
+        try:
+            outcome["result"] = agent.run()
+        except BaseException as error:
+            outcome["error"] = error
+
+    thread = threading.Thread(target=run, name="rankwise-agent", daemon=True)
+    try:
+        with signals_as_interrupts():
+            thread.start()
+            _wait(thread, agent, limit_seconds)
+    except BaseException:
+        end_ranks(agent, thread)
+        raise
+    if "error" in outcome:
+        raise outcome["error"]
+    result: RunResult = outcome["result"]
+    if result.is_failed():
+        _kill(_processes(_pids(agent)))
+    return result
+
+
+def _wait(thread: threading.Thread, agent: LocalElasticAgent, limit_seconds: float) -> None:
+    ended_at: float | None = None
+    while thread.is_alive():
+        thread.join(_POLL_SECONDS)
+        pids = _pids(agent)
+        if not pids or any(_is_running(pid) for pid in pids):
+            continue
+        ended_at = ended_at or time.monotonic()
+        if thread.is_alive() and time.monotonic() - ended_at > limit_seconds:
+            raise PeerError("The ranks of this machine ended, and the launchers of the others did not answer "
+                            f"within {limit_seconds:.0f} s.", "Their machine or the network between is lost.",
+                            "See the output of the launchers on the other machines.")
+
+
+def end_ranks(agent: LocalElasticAgent, thread: threading.Thread) -> None:
+    """Interrupt the ranks, and after a moment (at once when interrupted again) kill what is left of them."""
+    deadline = time.monotonic() + _GRACE_SECONDS
+    known: set[Any] = set()
+    told: set[int] = set()
+    with contextlib.suppress(KeyboardInterrupt):
+        while time.monotonic() < deadline:
+            pids = _pids(agent)
+            known.update(_processes(pids))
+            for pid in set(pids) - told:
+                _signal_group(pid, signal.SIGINT)
+                told.add(pid)
+            if not thread.is_alive() or (pids and not any(_is_running(pid) for pid in pids)):
+                break
+            time.sleep(0.05)
+    _kill(known | _processes(_pids(agent)))
+    for pid in _pids(agent):
+        _signal_group(pid, signal.SIGKILL)
+    thread.join(1.0)
+
+
+@contextlib.contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise Terminated, and Ctrl-C KeyboardInterrupt, in the main thread; as before afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminated(number: int, frame: Any) -> None:
+        raise Terminated
+
+    before = {number: signal.signal(number, terminated) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pids(agent: LocalElasticAgent) -> list[int]:
+    return [worker.id for worker in agent.get_worker_group().workers if isinstance(worker.id, int)]
+
+
+def _is_running(pid: int) -> bool:
+    import psutil
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _processes(pids: list[int]) -> set[Any]:
+    """These ranks and all that they started."""
+    import psutil
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            found.update([process, *process.children(recursive=True)])
+    return found
+
+
+def _kill(processes: set[Any]) -> None:
+    import psutil
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()   # psutil compares the time of creation: a process id used again is left alone
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """To a rank and to what it started and left behind: each rank leads a process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

@@ -1,0 +1,141 @@
+"""What a rank's interpreter runs: the job, with its output kept and its end told.
+
+A rank that rankwise started lives no longer than its launcher. It leaves word of a failure before anything is torn
+down, and ends without finalising the interpreter: a thread of a transport that is still at work there aborts the
+process (seen in 1-10 % of plain runs with gloo).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from rankwise import environment
+from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
+from rankwise.launch import streams
+from rankwise.launch.failure import Failure
+from rankwise.launch.job import Job
+from rankwise.settings import Settings
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> NoReturn:
+    """Run this process's job as the rank that the environment says, and end."""
+    _end_with_launcher()
+    faulthandler.enable()
+    job_file, run_folder, world = environment.job(), environment.run_folder(), environment.world()
+    if job_file is None or run_folder is None or world is None:
+        raise UsageError("This module was started by hand.", "It is what `rankwise run` starts on each rank.",
+                         "Use `rankwise run TARGET`.")
+    log = streams.log_file(run_folder, world.rank)
+    if world.is_main:
+        with streams.copied_to(log):
+            code = _run(Job.read(job_file), job_file.parent)
+    else:
+        streams.into_file(log)
+        code = _run(Job.read(job_file), job_file.parent)
+    leave(code)
+
+
+def run_here(job: Job, settings: Settings, run_folder: Path) -> int:
+    """The job as the only rank, in this process; returns the exit code, having said why where it is not 0."""
+    from rankwise.launch.layout import surroundings
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
+             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    variables = {**surroundings(settings, 1, run_folder), **alone}
+    log = streams.log_file(run_folder, 0)
+    with environment.changed(variables), streams.copied_to(log):
+        try:
+            execute(job)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(error, SystemExit) and error.code in (None, 0):
+                return 0
+            failure = Failure.of(error)
+            print(failure.text, file=sys.stderr)
+            return failure.exit_code
+    return 0
+
+
+def _run(job: Job, folder: Path) -> int:
+    """The job's exit code; what it raised is left for the launcher, and in the log."""
+    try:
+        execute(job, folder)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except SystemExit as end:
+        if end.code in (None, 0):
+            return 0
+        Failure.of(end).leave()
+        return end.code if isinstance(end.code, int) else EXIT_FAILED
+    except BaseException as error:
+        failure = Failure.of(error)
+        failure.leave()
+        _note(failure.text)
+        return failure.exit_code
+    return 0
+
+
+def _note(text: str) -> None:
+    """Into the log alone: the launcher shows the first failure on the terminal."""
+    stream = sys.stderr
+    if isinstance(stream, streams.Copied):
+        stream.log_only(text + "\n")
+    else:
+        print(text, file=stream)
+
+
+def execute(job: Job, folder: Path | None = None) -> None:
+    """Run a script, a module or a shipped function as `python` would."""
+    sys.argv[:] = job.argv
+    if job.script is not None:
+        sys.path[0] = str(Path(job.script).parent)
+        runpy.run_path(job.script, run_name="__main__")
+    elif job.module is not None:
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(job.module, run_name="__main__", alter_sys=True)
+    else:
+        from rankwise.launch.shipping import run_shipped
+        assert folder is not None
+        run_shipped(job, folder)
+
+
+def leave(code: int) -> NoReturn:
+    """End as a child of multiprocessing does: wait for threads, run what was registered, flush, and go."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).fflush(None)   # what native code printed
+    os._exit(code)
+
+
+def _end_with_launcher() -> None:
+    """See that this process is killed with its launcher, also where the launcher was killed."""
+    launcher = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(EXIT_FAILED)
+        return
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(1.0)
+        os._exit(EXIT_FAILED)
+
+    threading.Thread(target=watch, name="rankwise-launcher-watch", daemon=True).start()
