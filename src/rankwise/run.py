@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rankwise import keys
-from rankwise.checkpoint.state import Checkpoints, export_weights
+from rankwise.checkpoint.state import Checkpoints
 from rankwise.data.loader import Loader
 from rankwise.errors import MisuseError
 from rankwise.group import Group
@@ -146,6 +146,7 @@ class Run:
             return
         self._owes_step = True
         self._mode.expect(micro_batch)
+        self._monitor.expect(loader, micro_batch)
         self._seed_torch()
 
     def _seed_torch(self) -> None:
@@ -162,7 +163,7 @@ class Run:
         self._restore()
         for epoch in range(self.epoch, total):
             self.epoch = epoch
-            with self._monitor.epoch(epoch, total, self._loaders):
+            with self._monitor.epoch(epoch, total):
                 yield epoch
         self.epoch = total
 
@@ -194,10 +195,9 @@ class Run:
         `loader` names the loader that the loss's rows came from, where several are in one loop.
         """
         share = self._share(loader)
-        with self._group.explained("the backward pass"):
+        with self._group.explained("the backward pass"), self._mode.reducing(loss, share):
             amount = self._stepper.backward(loss, share, weight=weight, reduction=reduction)
-        self._mode.after_backward(share)
-        self._monitor.add_loss(loss, amount)
+        self._monitor.add_loss(loss, amount, is_sum=reduction == "sum")
 
     def update(self, optimizers: Optimizers, *, clip_norm: float | None = None) -> bool:
         """Clip and update after `backward`; False before the last micro-batch, and where fp16 overflowed.
@@ -208,6 +208,7 @@ class Run:
         self._require_prepared(chosen)
         self._owes_step = False
         if not self._share(None).is_last:
+            self._stepper.hold(chosen)
             self._micro_batches_this_step += 1
             return False
         with self._group.explained("the update"):
@@ -348,7 +349,8 @@ class Run:
         mid_epoch = any(loader in self._live for loader in self._loaders)
         position = {"epoch": self.epoch if mid_epoch else self.epoch + 1, "steps": self.steps,
                     "loaders": [loader.state_dict() for loader in self._loaders],
-                    "scaler": self._stepper.state_dict(), "layout": self._mode.layout()}
+                    "scaler": self._stepper.state_dict(), "layout": self._mode.layout(),
+                    "progress": self._monitor.state_dict() if mid_epoch else None}
         folder = self._checkpoints.save(self.steps, self._prepared, position)
         self._monitor.saved(folder)
         return folder
@@ -359,9 +361,7 @@ class Run:
         if not models:
             raise MisuseError("run.export was called and no module was prepared.", "There are no weights to write.",
                               "Call run.prepare(model) first.")
-        with self._group.alone("run.export()") as mine:
-            if mine:
-                export_weights(models[0], Path(path))
+        self._checkpoints.export(models[0], Path(path))
         self._monitor.exported(Path(path))
 
     def _restore(self) -> None:
@@ -370,13 +370,16 @@ class Run:
         self._restored = True
         if self._resume_from is None:
             return
-        position = self._checkpoints.load(self._resume_from, self._prepared)
+        folder, passed_over = self._checkpoints.find(self._resume_from)
+        for error in passed_over:
+            self.print(f"passed over: {error.truth}")
+        position = self._checkpoints.load(folder, self._prepared)
         self.epoch, self.steps = position["epoch"], position["steps"]
         self._stepper.load_state_dict(position["scaler"])
         for loader, state in zip(self._loaders, position["loaders"], strict=False):
             loader.load_state_dict(state)
         self._group.at_step(self.steps)
-        self._monitor.resumed(self._resume_from, self.epoch, self.steps)
+        self._monitor.resumed(folder, self.epoch, self.steps, position["progress"])
 
     def close(self) -> None:
         """End the log and let go of the replicas; the launcher calls this."""

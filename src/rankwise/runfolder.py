@@ -37,7 +37,7 @@ def choose(settings: Settings, target: str) -> Path:
         _write_settings(folder, settings, target)
     except OSError as error:
         raise UsageError(f"The run's folder in {settings.runs} cannot be written.",
-                         f"{error.strerror}: {error.filename}.", "Give --runs a folder that you can write to.") from error
+                         f"{error.strerror}: {error.filename}.", "Give --runs a folder that can be written.") from error
     return folder
 
 

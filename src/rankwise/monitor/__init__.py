@@ -1,0 +1,213 @@
+"""What a run tells: its progress, its mean loss over all ranks, and the numbers that are logged."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rankwise import runfolder
+from rankwise.errors import MisuseError
+from rankwise.group import Group
+from rankwise.microbatch import MicroBatch
+from rankwise.monitor.log import Entry, Log
+from rankwise.monitor.meter import HostCopy, LossMeter
+from rankwise.monitor.progress import Progress
+from rankwise.monitor.sinks import Sink
+from rankwise.settings import Settings
+
+if TYPE_CHECKING:
+    from rankwise.monitor.console import Console
+
+__all__ = ["Monitor", "Sink"]
+
+_OWN_NAMES = ("step", "epoch", "loss", "epoch_loss", "samples_per_second")
+
+
+class Monitor:
+    """The log of a run. Every rank calls every method at the same place; rank 0 shows and writes.
+
+    Losses are added up on the device. Every `log_every` steps, and with the last step of an epoch, the ranks begin to
+    add theirs together, and read the sum an interval later: no step waits for the device or for another rank.
+    """
+
+    def __init__(self, group: Group, folder: Path, settings: Settings) -> None:
+        self._group, self._folder, self._settings = group, folder, settings
+        self._meter = LossMeter(group)
+        self._console: Console | None = None
+        if group.is_main:
+            from rankwise.monitor.console import Console  # loads rich, which the other ranks do without
+            self._console = Console()
+        self._log = Log(folder, writes=group.is_main, say=self.print)
+        self._progress = Progress()
+        self._epoch_seconds: list[float] = []
+        self._logged: dict[str, float] = {}   # in this epoch
+        self._carried: dict[str, Any] | None = None
+        self._step = self._reduced_step = 0
+        self._draw_at = math.inf
+        self._has_saved = self._closed = False
+
+    @property
+    def sinks(self) -> list[Sink]:
+        return self._log.sinks
+
+    # Epochs and steps
+
+    @contextlib.contextmanager
+    def epoch(self, epoch: int, total: int) -> Iterator[None]:
+        """One epoch of `total`; its line is shown at the end."""
+        self._progress = Progress(epoch, total, carried=self._carried, earlier_seconds=self._epoch_seconds)
+        self._carried = None
+        self._logged = {}
+        self._draw_later(self._progress.stepped())
+        try:
+            yield
+        except GeneratorExit:   # a `break` out of the epochs; but a failed run's loop may be thrown away much later
+            if not self._closed:
+                self._end_epoch()
+            raise
+        self._begin_reduction()
+        self._end_epoch()
+
+    def expect(self, loader: Sized, micro_batch: MicroBatch) -> None:
+        """The loop is handed a micro-batch of a training loader."""
+        self._progress.expect(loader, micro_batch)
+
+    def add_loss(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
+        """Note a loss, the mean (or the sum) over `amount` rows or weight of this rank; both 0-dim on the device."""
+        self._meter.add(loss, amount, is_sum=is_sum)
+
+    def after_step(self, step: int) -> None:
+        """The `step`-th update is done."""
+        self._step = step
+        now = self._progress.stepped()
+        if step % self._settings.log_every == 0 or self._progress.batch == self._progress.batches:
+            self._begin_reduction()
+        if now > self._draw_at and self._console:
+            self._console.show(self._progress)
+            self._draw_later(now)
+
+    def _draw_later(self, now: float) -> None:
+        if self._console:
+            self._draw_at = now + self._console.redraw_seconds
+
+    def _begin_reduction(self) -> None:
+        """Of the losses since the last one; what that came to is written now."""
+        self._log.turn()
+        if self._reduced_step == self._step:
+            return
+        self._reduced_step = self._step
+        progress, reading = self._progress, self._meter.reduce()
+        samples, seconds = progress.window()
+
+        def values() -> dict[str, float]:
+            total, amount = reading.numbers()
+            progress.add_loss(total, amount)
+            return {"loss": total / amount if amount > 0 else math.nan, "samples_per_second": samples / seconds}
+
+        self._log.add(Entry(self._step, progress.epoch, values))
+
+    def _end_epoch(self) -> None:
+        self._log.settle()
+        progress = self._progress
+        if progress.batch or not math.isnan(progress.loss):
+            self._log.add(Entry(self._step, progress.epoch, lambda: {"epoch_loss": progress.loss}))
+            self._log.settle()
+        self._epoch_seconds.append(progress.whole_seconds)
+        if self._console:
+            self._console.end_epoch(progress, self._logged)
+
+    # What is logged and shown
+
+    def log(self, values: Mapping[str, Any], *, step: int, epoch: int) -> None:
+        """Log numbers or 0-dim tensors; rank 0's are kept. A tensor on an accelerator is read later.
+
+        Raises MisuseError for other values, and for names that rankwise logs itself.
+        """
+        for name, value in values.items():
+            _require_loggable(name, value)
+        if self._group.is_main:
+            self._log.add(Entry(step, epoch, _on_the_way(values, self._logged)))
+
+    def print(self, *words: Any) -> None:
+        """A line on rank 0's console, above the progress line."""
+        if self._console:
+            self._console.say(" ".join(map(str, words)))
+
+    def begin(self, mode: str, devices: int) -> None:
+        """Say how the run is laid out: the mode that is used, over how many devices."""
+        chosen = " (chosen by auto)" if self._settings.mode == "auto" else ""
+        self.print(f"mode {mode}{chosen}, {devices} {self._group.device.type} device{'s' * (devices > 1)}, "
+                   f"seed {self._settings.seed}, run folder {self._folder}")
+
+    def resumed(self, folder: Path, epoch: int, steps: int, progress: dict[str, Any] | None) -> None:
+        """All that was prepared was restored; `progress` is what `state_dict` gave in the middle of an epoch."""
+        self._carried = progress
+        self._log.first_step = self._step = self._reduced_step = steps
+        self.print(f"resumed from {folder}: epoch {epoch + 1}, after step {steps}")
+
+    def saved(self, folder: Path) -> None:
+        """A checkpoint was written."""
+        self._has_saved = True
+
+    def exported(self, path: Path) -> None:
+        """The weights were written."""
+        self.print(f"weights written to {path}")
+
+    def finished(self) -> None:
+        """The training function returned: say where the results are, and what to try next."""
+        self._log.settle()
+        self.print(f"run folder {self._folder}")
+        self.print(f"to look at it: tensorboard --logdir {self._folder}")
+        target = runfolder.target_of(self._folder)
+        if self._has_saved and target:
+            self.print(f"to train on: rankwise run {target} --resume {self._folder.name}")
+
+    # What a checkpoint keeps
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the epoch is, and its loss so far: asked for by all ranks together."""
+        self._begin_reduction()
+        self._log.settle()
+        return self._progress.state_dict()
+
+    def close(self) -> None:
+        """Close the console and the sinks; what is not reduced yet is left alone, for other ranks may be gone."""
+        self._closed = True
+        if self._console:
+            self._console.close()
+        self._log.close()
+
+
+def _require_loggable(name: str, value: Any) -> None:
+    if name in _OWN_NAMES:
+        raise MisuseError(f"run.log was given `{name}`.", f"rankwise logs {', '.join(_OWN_NAMES)} itself; its loss is "
+                          "the mean over all ranks.", f"Give it another name, such as my_{name}.")
+    if isinstance(value, torch.Tensor):
+        fits = value.ndim == 0 and not value.is_complex()
+    else:
+        fits = hasattr(value, "__float__")   # numbers, and NumPy's
+    if not fits:
+        raise MisuseError(f"run.log was given {name}={value!r}.", "It takes numbers and 0-dim tensors.",
+                          "Log each number under a name of its own.")
+
+
+def _on_the_way(values: Mapping[str, Any], seen: dict[str, float]) -> Callable[[], Mapping[str, float]]:
+    """A function that gives the values as numbers and notes them in `seen`; device tensors set out to the host now."""
+    tensors = {name: value.detach() for name, value in values.items()
+               if isinstance(value, torch.Tensor) and value.device.type != "cpu"}
+    copy = HostCopy(torch.stack([value.float() for value in tensors.values()])) if tensors else None
+    here = {name: value if isinstance(value, int) else float(value)
+            for name, value in values.items() if name not in tensors}
+
+    def numbers() -> Mapping[str, float]:
+        arrived = dict(zip(tensors, copy.read(), strict=True)) if copy else {}
+        found = {name: {**here, **arrived}[name] for name in values}
+        seen.update(found)
+        return found
+
+    return numbers

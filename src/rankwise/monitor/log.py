@@ -1,0 +1,68 @@
+"""The numbers on their way to the sinks: asked for now, written an interval later."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankwise.monitor.sinks import JsonLines, Sink, TensorBoard
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Numbers of one step; `values` may wait for the device, so it is called when the device has passed that step."""
+
+    step: int
+    epoch: int
+    values: Callable[[], Mapping[str, float]]
+
+
+class Log:
+    """Entries in their order, and the sinks that rank 0 writes them to."""
+
+    def __init__(self, folder: Path, *, writes: bool, say: Callable[[str], None]) -> None:
+        self.sinks: list[Sink] = [JsonLines(), TensorBoard()]
+        self.first_step = 0   # not 0 where the run was resumed
+        self._folder, self._writes, self._say = folder, writes, say
+        self._open: list[Sink] = []
+        self._new: list[Entry] = []
+        self._due: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        self._new.append(entry)
+
+    def turn(self) -> None:
+        """An interval ended: write what was added before the last call."""
+        due, self._due, self._new = self._due, self._new, []
+        self._write(due)
+
+    def settle(self) -> None:
+        """Write all that was added, whether or not it has to be waited for."""
+        self.turn()
+        self.turn()
+
+    def close(self) -> None:
+        for sink in self._open:
+            with contextlib.suppress(OSError):
+                sink.close()
+        self._open.clear()
+
+    def _write(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            values = entry.values()
+            if self._writes and values:
+                self._send(entry, values)
+
+    def _send(self, entry: Entry, values: Mapping[str, float]) -> None:
+        """Hand numbers to every sink; one that cannot write is let go of, and the training goes on."""
+        for sink in list(self.sinks):
+            try:
+                if not any(sink is known for known in self._open):
+                    sink.open(self._folder, self.first_step)
+                    self._open.append(sink)
+                sink.write(entry.step, entry.epoch, values)
+            except OSError as error:
+                self.sinks.remove(sink)
+                self._say(f"{type(sink).__name__} cannot write ({error}): it gets no more numbers of this run.")

@@ -1,0 +1,84 @@
+"""The mean loss over all ranks, kept on the device and read one interval after it was asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from rankwise.group import Group
+
+_SLOTS = 64
+
+
+class LossMeter:
+    """Adds up weighed losses on the device and reduces them over the ranks without making the host wait."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._dtype = torch.float32 if group.device.type == "mps" else torch.float64
+        self._losses, self._amounts = self._zeros(_SLOTS), self._zeros(_SLOTS)
+        self._loss_slots, self._amount_slots = self._losses.unbind(), self._amounts.unbind()
+        self._used = 0
+        self._totals = self._zeros(2)
+
+    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
+        """Note a 0-dim loss that is the mean (or the sum) over an amount of rows or weight, 0-dim as well.
+
+        It is copied, for the memory of a loss may be used again in the next step (CUDA graphs do).
+        """
+        if self._used == _SLOTS:
+            self._fold()
+        slot = self._used
+        self._loss_slots[slot].copy_(loss.detach())
+        self._amount_slots[slot].copy_(amount)
+        if is_sum:
+            self._loss_slots[slot].div_(self._amount_slots[slot])
+        self._used += 1
+
+    def reduce(self) -> Reading:
+        """Begin the sum over all ranks of what was added since the last call; on every rank at the same step."""
+        self._fold()
+        totals, self._totals = self._totals, self._zeros(2)
+        return Reading(self._group, totals)
+
+    def _fold(self) -> None:
+        """Add the used slots to the totals; a rank without rows has a loss of NaN and an amount of 0."""
+        losses, amounts = self._losses[:self._used], self._amounts[:self._used]
+        weighed = torch.where(amounts > 0, losses * amounts, 0.0)
+        self._totals += torch.stack((weighed.sum(), amounts.sum()))
+        self._used = 0
+
+    def _zeros(self, count: int) -> torch.Tensor:
+        return torch.zeros(count, dtype=self._dtype, device=self._group.device)
+
+
+class Reading:
+    """Weighed loss and amount, summed over all ranks, on their way to the host."""
+
+    def __init__(self, group: Group, totals: torch.Tensor) -> None:
+        self._group = group
+        self._pending = group.sum_later(totals)
+        self._copy = HostCopy(self._pending.wait()) if totals.device.type == "cuda" else None
+
+    def numbers(self) -> tuple[float, float]:
+        """Both, as numbers; waits where they are not here yet."""
+        with self._group.explained("the reduction of the loss"):
+            loss, amount = self._copy.read() if self._copy else self._pending.wait().tolist()
+        return loss, amount
+
+
+class HostCopy:
+    """The numbers of a 1-dim device tensor, copied to the host behind the work that is under way."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        self._numbers = tensor
+        if tensor.device.type == "cuda":
+            self._numbers = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            self._numbers.copy_(tensor, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def read(self) -> list[float]:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._numbers.tolist()

@@ -1,0 +1,79 @@
+"""Where rank 0 sends what is logged: any object with `open`, `write` and `close`."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+_FLUSH_SECONDS = 1.0
+
+
+class Sink(Protocol):
+    """A place for logged numbers; used by rank 0 alone, and opened at the first number."""
+
+    def open(self, folder: Path, step: int) -> None:
+        """Begin in the run's folder. A resumed run begins after `step`: what was logged behind it is superseded."""
+
+    def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        """Take numbers, by name, that belong to a step and an epoch. A number may be NaN or infinite."""
+
+    def close(self) -> None:
+        """Keep all that was written; called once after `open`."""
+
+
+class JsonLines:
+    """`metrics.jsonl`: one object a line; what is no finite number is null."""
+
+    _file: TextIO
+    _flushed_at = 0.0
+
+    def open(self, folder: Path, step: int) -> None:
+        path = folder / "metrics.jsonl"
+        if path.exists():
+            _drop_lines_after(path, step)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._file.write(json.dumps({"step": step, "epoch": epoch, **finite}) + "\n")
+        if time.monotonic() - self._flushed_at > _FLUSH_SECONDS:
+            self._file.flush()
+            self._flushed_at = time.monotonic()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoard:
+    """`tensorboard/`: event files with a curve for each name, over steps."""
+
+    _writer: Any
+
+    def open(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _drop_lines_after(path: Path, step: int) -> None:
+    """Keep the lines up to `step`; the last line of a killed run may be cut."""
+    kept = []
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text("".join(kept), "utf-8")
+    temporary.replace(path)
