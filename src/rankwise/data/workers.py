@@ -1,0 +1,92 @@
+"""Reading in worker processes: requests go out ahead, replies come back in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader
+
+from rankwise.data.samples import kept_randomness
+from rankwise.errors import DataError
+
+Request = TypeVar("Request")
+
+
+class Workers(Generic[Request]):
+    """Calls `read(request)` in worker processes that stay alive between passes; with 0 of them, in this process.
+
+    torch's DataLoader does the work: what it takes for the index of a sample is a request here.
+    """
+
+    def __init__(self, read: Callable[[Request], Any], count: int, *, pin: bool, timeout_seconds: float,
+                 rank: int) -> None:
+        self._read, self._count, self._rank, self._timeout_seconds = read, count, rank, timeout_seconds
+        self._pin = pin
+        self._requests: _Requests[Request] = _Requests()
+        self._loader: DataLoader[Any] | None = None
+
+    def replies(self, requests: Iterator[Request]) -> Iterator[tuple[Request, Any]]:
+        """Each request with its reply. Left early, what was asked ahead is dropped at the next call."""
+        if self._count == 0:
+            for request in requests:
+                with kept_randomness():
+                    reply = self._read(request)
+                yield request, reply
+            return
+        self._requests.start(requests)
+        try:
+            for reply in self._started():
+                yield self._requests.answered(), reply
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader "):
+                raise
+            self._loader = None
+            raise DataError(f"Rank {self._rank} got no batch from its {self._count} data worker processes.",
+                            str(error).strip().splitlines()[0],
+                            "A worker that was killed often ran out of memory, or of shared memory (/dev/shm); one that "
+                            "timed out waits for a file or a lock. Try num_workers=0 to see the data set's own error."
+                            ) from error
+
+    def _started(self) -> DataLoader[Any]:
+        if self._loader is None:
+            self._loader = DataLoader(
+                _Answers(self._read), batch_sampler=self._requests, num_workers=self._count, collate_fn=_unchanged,
+                pin_memory=self._pin, timeout=self._timeout_seconds, persistent_workers=True,
+                generator=torch.Generator())   # the default one belongs to the training
+        return self._loader
+
+
+class _Requests(Generic[Request]):
+    """The requests of a pass, in the role of a batch sampler; remembers what was sent until it is answered."""
+
+    def __init__(self) -> None:
+        self._coming: Iterator[Request] = iter(())
+        self._sent: deque[Request] = deque()
+
+    def start(self, requests: Iterator[Request]) -> None:
+        self._coming, self._sent = requests, deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        for request in self._coming:
+            self._sent.append(request)
+            yield request
+
+    def answered(self) -> Request:
+        return self._sent.popleft()
+
+
+class _Answers(Generic[Request]):
+    """The reading function, in the role of a data set that is asked for several samples at once."""
+
+    def __init__(self, read: Callable[[Request], Any]) -> None:
+        self._read = read
+
+    def __getitems__(self, request: Request) -> Any:  # noqa: PLW3201
+        return self._read(request)
+
+
+def _unchanged(reply: Any) -> Any:
+    return reply
