@@ -126,10 +126,10 @@ class Run:
         """Batches of `dataset` for this rank, on its device: `batch_size` samples a step over all devices together.
 
         See `rankwise.data.loader.Loader` for the options (shuffle, drop_last, weights, batch_sampler, collate_fn,
-        num_workers, micro_batch, augment).
+        num_workers, micro_batch, augment, sharded).
         """
         options.setdefault("micro_batch", self.settings.micro_batch)
-        loader = Loader(dataset, batch_size, group=self._group, seed=self.settings.seed,
+        loader = Loader(dataset, batch_size, group=self._group, seed=self.settings.seed, number=len(self._loaders),
                         replicas=self._mode.replicas, on_micro_batch=self._on_micro_batch, **options)
         if torch.is_grad_enabled():
             self._loaders.append(loader)
@@ -195,9 +195,11 @@ class Run:
         `loader` names the loader that the loss's rows came from, where several are in one loop.
         """
         share = self._share(loader)
-        with self._group.explained("the backward pass"), self._mode.reducing(loss, share):
-            amount = self._stepper.backward(loss, share, weight=weight, reduction=reduction)
-        self._monitor.add_loss(loss, amount, is_sum=reduction == "sum")
+        weighed = self._stepper.weigh(loss, share, weight=weight, reduction=reduction)
+        guarded = weighed.amount if weighed.may_be_empty else None
+        with self._group.explained("the backward pass"), self._mode.reducing(loss, share, guarded):
+            loss.backward(weighed.seed)  # type: ignore[no-untyped-call]
+        self._monitor.add_loss(loss, weighed.amount, is_sum=reduction == "sum")
 
     def update(self, optimizers: Optimizers, *, clip_norm: float | None = None) -> bool:
         """Clip and update after `backward`; False before the last micro-batch, and where fp16 overflowed.
@@ -207,7 +209,7 @@ class Run:
         chosen = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         self._require_prepared(chosen)
         self._owes_step = False
-        if not self._share(None).is_last:
+        if not self._ends_step():
             self._stepper.hold(chosen)
             self._micro_batches_this_step += 1
             return False
@@ -220,6 +222,15 @@ class Run:
         self._monitor.after_step(self.steps)
         return updated
 
+    def _ends_step(self) -> bool:
+        """Whether the micro-batches in hand are the last ones of their global batch."""
+        ends = {share.is_last for share in self._live.values()}
+        if len(ends) > 1:
+            raise MisuseError(f"{len(self._live)} loaders are in one loop, and their batches do not end together.",
+                              "A step ends when each loader has handed out its whole global batch.",
+                              "Give them batch sizes and micro_batch of one ratio.")
+        return False not in ends
+
     def _share(self, loader: Loader | None) -> MicroBatch:
         """The micro-batch in hand; without a loader every rank counts the same."""
         if loader is not None:
@@ -230,10 +241,6 @@ class Run:
         shares = set(self._live.values()) if len(self._live) > 1 else None
         if shares is None:
             return next(iter(self._live.values()), MicroBatch(rows=1, global_rows=self.world_size))
-        if len({share.is_last for share in shares}) > 1:
-            raise MisuseError(f"{len(self._live)} loaders are in one loop, and their micro-batches do not end together.",
-                              "A step ends when each loader has handed out its whole global batch.",
-                              "Give them batch sizes and micro_batch of one ratio.")
         if len(shares) > 1:
             raise MisuseError(f"{len(self._live)} loaders are in one loop, and their batches differ in size.",
                               "A loss is weighed by the rows that it was computed from.",
@@ -283,21 +290,12 @@ class Run:
 
         `values` is [rows, ...]: one row for each sample of the batch in hand, or, after the loop, of the whole pass.
         """
-        positions = self._positions(len(values))
+        positions = None if self._latest is None else self._latest.positions(len(values))
         parts = self._group.gather_objects((values.cpu(), positions))
         rows = torch.cat([part for part, _ in parts])
         if any(places is None for _, places in parts):
             return rows.to(self.device)
         return rows[torch.cat([places for _, places in parts]).argsort()].to(self.device)
-
-    def _positions(self, rows: int) -> torch.Tensor | None:
-        """Where in the pass these rows stand: the batch in hand, or all that the latest loader handed out."""
-        if self._latest is None:
-            return None
-        for spans in (self._latest.spans[-1:], self._latest.spans):
-            if sum(stop - start for start, stop in spans) == rows:
-                return torch.cat([torch.arange(0), *(torch.arange(start, stop) for start, stop in spans)])
-        return None
 
     def agree(self, flag: bool) -> bool:
         """Whether any rank says yes; ask before stopping or branching on what one rank saw."""

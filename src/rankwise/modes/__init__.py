@@ -1,0 +1,119 @@
+"""The modes: which there are, which one `auto` means, and what each of them does for a run.
+
+A mode is a layout of replicas. Naming and choosing one needs no torch; opening one imports its module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from rankwise.errors import UsageError
+from rankwise.settings import Settings
+from rankwise.world import World
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from rankwise.group import Group
+    from rankwise.microbatch import MicroBatch
+
+    ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a mode is, in a line; how many processes it takes on one machine; and where its code is."""
+
+    meaning: str
+    processes: Callable[[int], int]
+    module: str
+    factory: str
+
+
+MODES = {
+    "single": Description(meaning="one process, one device", processes=lambda devices: 1,
+                          module="rankwise.modes.single", factory="Single"),
+    "dp": Description(meaning="one process, a replica on each device in threads; to compare with and to debug",
+                      processes=lambda devices: 1, module="rankwise.modes.dp", factory="DP"),
+    "ddp": Description(meaning="a process for each device, gradients averaged during backward",
+                       processes=lambda devices: devices, module="rankwise.modes.ddp", factory="DDP"),
+}
+
+
+class Mode(Protocol):
+    """What a run asks of a mode, in the order in which a training needs it."""
+
+    name: str
+    replicas: int
+    """Devices that one rank drives: a rank's micro-batch holds this many times `micro_batch` rows."""
+
+    def prepare(self, module: ModuleT, **options: Any) -> ModuleT:
+        """Place and replicate `module`, in place; its weights are equal on all ranks from here on.
+
+        Raises MisuseError for an option that does not exist or does not work in this mode, and where the ranks built
+        different modules.
+        """
+        ...
+
+    def notices(self, module: nn.Module, **options: Any) -> list[str]:
+        """What the user should know of this module in this mode, a line each: what depends on the layout."""
+        ...
+
+    def expect(self, micro_batch: MicroBatch) -> None:
+        """A training body is about to run with this micro-batch."""
+        ...
+
+    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
+                 amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
+        """The context of a backward pass from `loss`: with the last micro-batch, gradients are averaged in it.
+
+        `amount` is given where the loss may have none: a 0-dim tensor, 0 where its gradient must be zero.
+        """
+        ...
+
+    def after_update(self) -> None:
+        """The weights were updated: make buffers equal on all ranks."""
+        ...
+
+    def require_known_parameters(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        """Raise MisuseError where an optimizer holds a parameter whose gradient no prepared module reduces."""
+        ...
+
+    def layout(self) -> dict[str, Any]:
+        """What in the order of sums the numbers depend on, for the checkpoint; plain JSON values."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the replicas, before the group closes; the modules stay usable."""
+        ...
+
+
+def resolve(settings: Settings, world: World | None = None) -> str:
+    """The mode that `settings` mean for these processes: `auto` is single on one device and ddp on more.
+
+    Raises UsageError where the mode asked for does not fit the devices or the processes of a launcher.
+    """
+    processes = world.size if world is not None else 1
+    devices = settings.devices or 1
+    if settings.mode == "auto":
+        return "ddp" if max(processes, devices) > 1 else "single"
+    if settings.mode == "single" and devices > 1:
+        raise UsageError(f"--mode is single and --devices is {devices}.", "Mode single computes on one device.",
+                         "Give --mode ddp, or leave --devices out.")
+    if settings.mode in ("single", "dp") and processes > 1:
+        raise UsageError(f"--mode is {settings.mode} and the launcher started {processes} processes.",
+                         f"Mode {settings.mode} runs in one process.",
+                         "Give --mode ddp, or start the script without a launcher.")
+    return settings.mode
+
+
+def open_mode(name: str, *, group: Group, devices: int, amp: str) -> Mode:
+    """The mode `name` over the ranks of `group`; `devices` counts those of one machine (dp drives all of them)."""
+    description = MODES[name]
+    factory = getattr(importlib.import_module(description.module), description.factory)
+    return cast("Mode", factory(group=group, devices=devices, amp=amp))

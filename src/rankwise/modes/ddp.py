@@ -1,0 +1,99 @@
+"""Mode ddp: a process for each device; gradients are averaged during backward, buffers after each update."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from rankwise.errors import MisuseError
+from rankwise.group import Group
+from rankwise.microbatch import MicroBatch
+from rankwise.modes.agreement import equalise, require_same_module
+from rankwise.modes.guard import Guard
+from rankwise.modes.options import PrepareOptions
+from rankwise.modes.reduction import Reduction
+from rankwise.modes.single import Single
+
+
+class DDP(Single):
+    """Every rank holds a replica of each module. With one rank it does what mode single does."""
+
+    name: ClassVar[str] = "ddp"
+
+    def __init__(self, *, group: Group, devices: int = 1, amp: str = "no") -> None:
+        super().__init__(group=group, devices=devices, amp=amp)
+        self._reductions: list[Reduction] = []
+        self._known: set[nn.Parameter] = set()
+        self._checked: dict[torch.optim.Optimizer, int] = {}
+
+    def _replicate(self, module: nn.Module, options: PrepareOptions) -> None:
+        if self._group.size == 1:
+            return
+        require_same_module(module, self._group)
+        equalise(module, self._group)
+        trainable = {name: parameter for name, parameter in module.named_parameters()
+                     if parameter.requires_grad and parameter not in self._known}
+        self._known.update(module.parameters())
+        if trainable and not isinstance(module, AveragedModel):
+            self._reductions.append(Reduction(type(module).__name__, trainable, self._group, options))
+
+    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
+                 amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
+        """Average gradients in this backward where it is the last of a global batch.
+
+        A module that the loss does not reach waits for its next backward, which may come with an earlier micro-batch:
+        it is then averaged once more than needed, and a mean of equal means is the same. Where unused parameters are
+        looked for, such a backward must be announced, for they are others.
+        """
+        several = len(self._reductions) > 1
+        expected = [reduction for reduction in self._reductions
+                    if micro_batch.is_last or (several and reduction.find_unused)]
+        guard = self._guard.against(amount)
+        return _reducing(expected, loss, guard) if expected else guard
+
+    def require_known_parameters(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        if self._group.size == 1:
+            return
+        for optimizer in optimizers:
+            count = sum(len(group["params"]) for group in optimizer.param_groups)
+            if self._checked.get(optimizer) == count:
+                continue
+            if any(parameter not in self._known for group in optimizer.param_groups for parameter in group["params"]):
+                raise MisuseError(f"A {type(optimizer).__name__} holds parameters of no prepared module.",
+                                  "Their gradients are not averaged over the ranks, so the ranks would part.",
+                                  "Call run.prepare(module) before the optimizer is built from module.parameters().")
+            self._checked[optimizer] = count
+
+    def layout(self) -> dict[str, Any]:
+        return {"world_size": self._group.size, "bucket_bytes": [reduction.layout() for reduction in self._reductions]}
+
+    def close(self) -> None:
+        for reduction in self._reductions:
+            reduction.close()
+        self._reductions.clear()
+        self._known.clear()
+        self._checked.clear()
+        super().close()
+
+
+@contextlib.contextmanager
+def _reducing(reductions: list[Reduction], loss: torch.Tensor, guard: Guard) -> Iterator[None]:
+    for reduction in reductions:
+        reduction.begin(loss)
+    try:
+        with guard:
+            yield
+    except RuntimeError as error:
+        if "mark a variable ready only once" not in str(error):
+            raise
+        raise MisuseError("A parameter got its gradient twice in one backward pass.",
+                          "Reentrant activation checkpointing does that, where a layer is used several times.",
+                          "Use checkpoint(..., use_reentrant=False), or prepare(model, static_graph=True).") from error
+    for reduction in reductions:
+        reduction.finish()

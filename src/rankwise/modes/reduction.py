@@ -1,0 +1,81 @@
+"""The mean of a module's gradients over all ranks, taken while backward computes them.
+
+torch's DistributedDataParallel does the work: it puts gradients in buckets and reduces a bucket when its last gradient
+is there. Its forward is not used. All that the forward does for the gradients is to tell the reducer that a backward
+comes, and that is better said where the backward begins: the module stays the user's own, its methods and submodules
+may be called in any way, and several losses may share a forward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rankwise.errors import MisuseError
+from rankwise.group import Group
+from rankwise.modes.options import PrepareOptions
+
+
+class Reduction:
+    """Averages the gradients of `parameters` (name: trainable parameter) over the ranks of `group`."""
+
+    def __init__(self, owner: str, parameters: dict[str, nn.Parameter], group: Group, options: PrepareOptions) -> None:
+        self.find_unused, self._static_graph = options.find_unused, options.static_graph
+        self._owner, self._parameters = owner, parameters
+        self._backwards = 0
+        bucket: Any = {} if options.bucket_mb is None else {"bucket_cap_mb": options.bucket_mb}
+        self._ddp: Any = DistributedDataParallel(
+            nn.ParameterList(parameters.values()), process_group=group.process_group, gradient_as_bucket_view=True,
+            find_unused_parameters=options.find_unused, static_graph=options.static_graph, **bucket)
+        if not (options.find_unused or options.static_graph):
+            self._fix_buckets()
+
+    def _fix_buckets(self) -> None:
+        """Lay out the buckets now, for torch would do it after the first step.
+
+        Sums over three and more ranks have other bits in another layout, so a run that continues from a checkpoint
+        would differ in its first step. Gradients arrive here in reverse order of definition, as in most backwards.
+        """
+        self._ddp.reducer.prepare_for_backward([])
+        for parameter in reversed(self._parameters.values()):
+            parameter.backward(torch.zeros_like(parameter))  # type: ignore[no-untyped-call]
+        self._ddp.reducer._rebuild_buckets()
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def begin(self, loss: torch.Tensor) -> None:
+        """A backward from `loss` begins: reduce what it computes, together with what was accumulated before."""
+        if self._static_graph:
+            self._ddp.reducer._rebuild_buckets()
+        self._ddp.reducer.prepare_for_backward([loss] if self.find_unused else [])
+
+    def finish(self) -> None:
+        """The backward is over. Raises MisuseError where it reached some of the parameters and not others."""
+        self._backwards += 1
+        if self._static_graph and self._backwards == 1:
+            self._ddp.reducer._delay_all_reduce()
+        try:
+            self._ddp.reducer._check_reducer_finalized()
+        except RuntimeError:
+            raise self._unused() from None
+
+    def _unused(self) -> MisuseError:
+        names = [name for name, parameter in self._parameters.items() if parameter.grad is None]
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        return MisuseError(f"The loss does not depend on these parameters of {self._owner}: {shown or 'not known'}.",
+                           "Without a gradient from every rank their average cannot be taken.",
+                           "Freeze them (requires_grad_(False)), or use run.prepare(model, find_unused=True).")
+
+    def layout(self) -> list[int]:
+        """Bytes of each bucket, in order of reduction."""
+        facts = self._ddp._get_ddp_logging_data()
+        text = facts.get("rebuilt_bucket_sizes") or facts.get("initial_bucket_sizes") or ""
+        return [int(size) for size in text.replace(" ", "").split(",") if size]
+
+    def close(self) -> None:
+        """Let go of torch's reducer, whose transport must end before the interpreter does."""
+        self._ddp.reducer._remove_autograd_hooks()
+        self._ddp = None
