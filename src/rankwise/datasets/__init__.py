@@ -60,7 +60,7 @@ def load(name_or_folder: str | Path) -> tuple[Arrays, Arrays]:
     if not folder.is_dir():
         close = difflib.get_close_matches(name, names(), n=1)
         raise DataError(f"There is no data set and no folder `{name}`.", f"Data sets are {', '.join(names())}.",
-                        f"Did you mean {close[0]}?" if close else "Give one of these names, or a folder that holds one.")
+                        f"Did you mean {close[0]}?" if close else "Give one of these names, or a folder.")
     for known, layout in _FORMATS.items():
         place = layout.find(folder) or _from_archive(known, layout, folder)
         if place is not None:

@@ -24,15 +24,14 @@ def accuracy(run: rw.Run, model: nn.Module, test_set: object) -> torch.Tensor:
     return run.mean(torch.cat(right))
 
 
-def train(run: rw.Run, data: str = "fashion-mini", epochs: int = 8, batch_size: int = 64, lr: float = 0.05) -> None:
+def train(run: rw.Run, epochs: int = 8, batch_size: int = 64, lr: float = 0.05) -> None:
     """Train a small ConvNet on 5,000 images of clothes, and test it on 1,000 others.
 
-    data: `fashion-mini`, or any folder of images of 14x14 as idx files
     epochs: passes over the training images
     batch_size: images of one step, over all devices together
     lr: highest learning rate of the cycle
     """
-    train_set, test_set = rw.datasets.load(data)
+    train_set, test_set = rw.datasets.load("fashion-mini")
     model = run.prepare(convnet())
     optimizer = run.prepare(torch.optim.SGD(model.parameters(), lr, momentum=0.9, nesterov=True, weight_decay=5e-4))
     loader = run.loader(train_set, batch_size, shuffle=True)   # 64 images a step, on one device or on many

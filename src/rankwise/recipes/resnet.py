@@ -1,4 +1,4 @@
-"""CIFAR-10 with a ResNet-18: SGD on one learning-rate cycle, label smoothing, augmentation, synchronised BatchNorm."""
+"""CIFAR-10 with a ResNet-18: SGD on one cycle, label smoothing, augmentation, synchronised BatchNorm."""
 
 import torch
 import torch.nn.functional as F
