@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 _GRACE_SECONDS = 3.0
-_VARIABLES_OF_TOOLS = {"PYTEST_CURRENT_TEST", "COLUMNS", "LINES"}
+_VARIABLES_OF_TOOLS = {"PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "TORCHINDUCTOR_CACHE_DIR"}   # set by torch itself
 
 
 @pytest.fixture(autouse=True)

@@ -14,19 +14,20 @@ class LossMeter:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._dtype = torch.float32 if group.device.type == "mps" else torch.float64
-        self._losses, self._amounts = self._zeros(_SLOTS), self._zeros(_SLOTS)
+        dtype = torch.float32 if group.device.type == "mps" else torch.float64
+        self._losses = torch.zeros(_SLOTS, dtype=dtype, device=group.device)
+        self._amounts = torch.zeros_like(self._losses)
         self._loss_slots, self._amount_slots = self._losses.unbind(), self._amounts.unbind()
         self._used = 0
-        self._totals = self._zeros(2)
+        self._folded: torch.Tensor | None = None
 
     def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
         """Note a 0-dim loss that is the mean (or the sum) over an amount of rows or weight, 0-dim as well.
 
-        It is copied, for the memory of a loss may be used again in the next step (CUDA graphs do).
+        Both are copied, for their memory may be used again in the next step (CUDA graphs do).
         """
         if self._used == _SLOTS:
-            self._fold()
+            self._folded = self._fold()
         slot = self._used
         self._loss_slots[slot].copy_(loss.detach())
         self._amount_slots[slot].copy_(amount)
@@ -36,19 +37,17 @@ class LossMeter:
 
     def reduce(self) -> Reading:
         """Begin the sum over all ranks of what was added since the last call; on every rank at the same step."""
-        self._fold()
-        totals, self._totals = self._totals, self._zeros(2)
+        totals, self._folded = self._fold(), None
         return Reading(self._group, totals)
 
-    def _fold(self) -> None:
-        """Add the used slots to the totals; a rank without rows has a loss of NaN and an amount of 0."""
-        losses, amounts = self._losses[:self._used], self._amounts[:self._used]
-        weighed = torch.where(amounts > 0, losses * amounts, 0.0)
-        self._totals += torch.stack((weighed.sum(), amounts.sum()))
+    def _fold(self) -> torch.Tensor:
+        """Weighed loss and amount so far, [2]; the slots are free again."""
+        no_loss = torch.zeros_like(self._losses)   # of a rank without rows, whose mean is NaN
+        weighed = torch.where(self._amounts > 0, self._losses * self._amounts, no_loss)
+        totals = torch.stack((weighed, self._amounts)).sum(1)
+        self._amounts.zero_()
         self._used = 0
-
-    def _zeros(self, count: int) -> torch.Tensor:
-        return torch.zeros(count, dtype=self._dtype, device=self._group.device)
+        return totals if self._folded is None else totals + self._folded
 
 
 class Reading:

@@ -1,0 +1,419 @@
+"""Checkpoints: whole or not at all, plain to read, refused when they do not fit, and the same news on all ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, load_model
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from ranks import run_groups
+from rankwise.checkpoint.state import Checkpoints, export_weights
+from rankwise.errors import CheckpointError
+from rankwise.group import Group
+from rankwise.world import World
+
+POSITION = {"epoch": 3, "steps": 7, "loaders": [{"passes": 3, "batch": 1}], "scaler": {}, "layout": None}
+
+
+class Tied(nn.Module):
+    """A decoder that shares the embedding's weight, with a buffer, an extra state and a tensor safetensors lacks."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.decode = nn.Linear(width, 5, bias=False)
+        self.decode.weight = self.embed.weight
+        self.register_buffer("phase", torch.ones(2, dtype=torch.complex128))
+        self.seen = 0
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.seen += len(tokens)
+        return self.decode(self.norm(self.embed(tokens)))
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+
+
+def build(seed: int = 0, width: int = 4) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    model = Tied(width).double()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+    return {"model": model, "optimizer": optimizer, "schedule": schedule, "model_2": AveragedModel(model)}
+
+
+def train(things: dict[str, Any], steps: range) -> None:
+    for step in steps:
+        tokens = torch.tensor([step % 5, (step + 1) % 5, 3])
+        nn.functional.cross_entropy(things["model"](tokens), (tokens + 1) % 5).backward()
+        things["optimizer"].step()
+        things["optimizer"].zero_grad()
+        things["schedule"].step()
+        things["model_2"].update_parameters(things["model"])
+
+
+def alone(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path / "checkpoints", Group(World(), torch.device("cpu")))
+
+
+def saved(tmp_path: Path, step: int = 7) -> Path:
+    things = build()
+    train(things, range(min(step, 9)))
+    return alone(tmp_path).save(step, things, POSITION)
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_restored_training_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    """The weights, moments, learning rates and averages after 7 + 8 steps are those of 15 steps, bit for bit."""
+    uninterrupted = build()
+    start = {name: value.clone() for name, value in uninterrupted["model"].state_dict().items() if "weight" in name}
+    train(uninterrupted, range(15))
+    moved = uninterrupted["model"].state_dict()
+    assert all((value - moved[name]).abs().max() > 1e-3 for name, value in start.items())
+
+    folder = saved(tmp_path)
+    resumed = build(seed=1)
+    assert alone(tmp_path).load(folder, resumed) == POSITION
+    assert resumed["model"].seen == 7 * 3
+    assert resumed["model"].decode.weight is resumed["model"].embed.weight
+    train(resumed, range(7, 15))
+    for name in ("model", "model_2"):
+        for key, value in uninterrupted[name].state_dict().items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, resumed[name].state_dict()[key]), key
+    assert uninterrupted["schedule"].get_last_lr() == resumed["schedule"].get_last_lr()
+
+
+def test_the_files_are_read_by_plain_safetensors_and_torch(tmp_path: Path) -> None:
+    """A tied tensor is stored once; the metadata maps its other name to the stored one."""
+    folder = saved(tmp_path)
+    assert folder.name == "step-000007"
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "model.safetensors", "model_2.safetensors", "position.json", "state.pt"]
+    weights = load_file(folder / "model.safetensors")
+    assert "embed.weight" in weights
+    assert "decode.weight" not in weights
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert file.metadata()["decode.weight"] == "embed.weight"
+    state = torch.load(folder / "state.pt", weights_only=True)
+    assert state["model"]["_extra_state"] == {"seen": 21}
+    torch.optim.Adam(Tied().parameters()).load_state_dict(state["optimizer"])
+    assert json.loads((folder / "position.json").read_text())["position"] == POSITION
+
+
+def test_safetensors_own_loader_restores_a_tied_model(tmp_path: Path) -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+
+    model, other = Pair(), Pair()
+    folder = alone(tmp_path).save(1, {"model": model}, POSITION)
+    assert load_model(other, folder / "model.safetensors") == (set(), [])
+    assert torch.equal(model.second.weight, other.second.weight)
+
+
+def test_a_view_is_saved_without_the_storage_around_it(tmp_path: Path) -> None:
+    """Views into one flat buffer are neither taken for tied tensors nor saved with the whole buffer."""
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            flat = torch.arange(100_000.0)
+            self.first, self.second = nn.Parameter(flat[:4]), nn.Parameter(flat[4:8].view(2, 2).t())
+
+    folder = alone(tmp_path).save(1, {"model": Flat()}, POSITION)
+    assert (folder / "model.safetensors").stat().st_size < 1000
+    restored = Flat()
+    nn.init.zeros_(restored.second)
+    alone(tmp_path).load(folder, {"model": restored})
+    assert restored.second.tolist() == [[4.0, 6.0], [5.0, 7.0]]
+    export_weights(Flat(), tmp_path / "flat.pth")
+    assert (tmp_path / "flat.pth").stat().st_size < 5000
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")   # of torch's compiler, which is imported here
+def test_compiled_and_plain_models_read_each_others_checkpoints(tmp_path: Path) -> None:
+    """The names that torch.compile adds are in no file."""
+    plain, compiled = nn.Linear(2, 2), torch.compile(nn.Linear(2, 2))
+    folder = alone(tmp_path).save(1, {"model": compiled}, POSITION)
+    assert set(load_file(folder / "model.safetensors")) == {"weight", "bias"}
+    alone(tmp_path).load(folder, {"model": plain})
+    assert torch.equal(plain.weight, compiled.weight)
+    nn.init.zeros_(compiled.weight)
+    alone(tmp_path).load(folder, {"model": compiled})
+    assert torch.equal(plain.weight, compiled.weight)
+
+
+def test_the_newest_sound_checkpoint_is_found_and_the_damaged_ones_are_named(tmp_path: Path) -> None:
+    """One flipped bit, a missing file and a cut position.json are each noticed; a folder being written is not seen."""
+    for step in (99, 100, 1_000_000, 1_000_001):
+        saved(tmp_path, step)
+    parent = tmp_path / "checkpoints"
+    damage(parent / "step-1000001" / "model.safetensors")
+    (parent / "step-1000000" / "state.pt").unlink()
+    (parent / "step-000100" / "position.json").write_text("{")
+    (parent / ".step-1000002.part").mkdir()
+    folder, passed_over = alone(tmp_path).find(tmp_path)
+    assert folder == parent / "step-000099"
+    assert ["step-1000001" in str(passed_over[0]), "CRC-32" in passed_over[0].truth] == [True, True]
+    assert "state.pt cannot be read" in passed_over[1].truth
+    assert "position.json cannot be read" in passed_over[2].truth
+
+
+def test_a_checkpoint_asked_for_by_name_is_never_replaced_by_another(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    folder = saved(tmp_path, 2)
+    assert alone(tmp_path).find(folder) == (folder, [])
+    damage(folder / "state.pt")
+    with pytest.raises(CheckpointError, match=r"is damaged: state\.pt is not what was written"):
+        alone(tmp_path).find(folder)
+
+
+def test_a_run_without_a_sound_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(CheckpointError, match="It holds none yet"):
+        alone(tmp_path).find(tmp_path)
+    damage(saved(tmp_path) / "state.pt")
+    with pytest.raises(CheckpointError, match=r"no checkpoint that can be loaded(.|\n)*state\.pt"):
+        alone(tmp_path).find(tmp_path)
+    with pytest.raises(CheckpointError, match=r"position\.json cannot be read"):
+        alone(tmp_path).find(tmp_path / "elsewhere")
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    content = json.loads((folder / "position.json").read_text())
+    (folder / "position.json").write_text(json.dumps({**content, "format": 2}))
+    with pytest.raises(CheckpointError, match="checkpoint format 2"):
+        alone(tmp_path).find(folder)
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    saved(tmp_path, 7)
+    things = build(seed=5)
+    folder = alone(tmp_path).save(7, things, {**POSITION, "epoch": 4})
+    assert json.loads((folder / "position.json").read_text())["position"]["epoch"] == 4
+    assert [path.name for path in folder.parent.iterdir()] == ["step-000007"]
+
+
+def test_what_a_kill_between_two_renames_leaves_is_still_found(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    folder.rename(folder.with_name("step-000007.old"))
+    assert alone(tmp_path).find(tmp_path)[0] == folder.with_name("step-000007.old")
+    saved(tmp_path, 8)
+    assert [path.name for path in folder.parent.iterdir()] == ["step-000008"]
+
+
+WRITER = """
+import sys, torch
+from pathlib import Path
+from rankwise.checkpoint.state import Checkpoints
+from rankwise.group import Group
+from rankwise.world import World
+torch.set_num_threads(1)
+checkpoints = Checkpoints(Path(sys.argv[1]), Group(World(), torch.device("cpu")))
+model = torch.nn.Linear(1000, 1000)
+for step in range(1, 10_000):
+    torch.nn.init.constant_(model.weight, float(step))
+    checkpoints.save(step // 2, {"model": model}, {"weight": float(step)})
+    print(step, flush=True)
+"""
+
+
+def test_a_kill_in_the_middle_of_saving_leaves_the_last_one_whole(tmp_path: Path) -> None:
+    """Killed at any time, the newest checkpoint is at least the last that was reported, and its weights are its own."""
+    script = tmp_path / "writer.py"
+    script.write_text(textwrap.dedent(WRITER))
+    reported = 0
+    for delay_seconds in (0.0, 0.003, 0.007, 0.012, 0.02):
+        with subprocess.Popen([sys.executable, script, tmp_path / "checkpoints"], stdout=subprocess.PIPE,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True) as writer:
+            assert writer.stdout is not None
+            reported = [int(writer.stdout.readline()) for _ in range(4)][-1]
+            time.sleep(delay_seconds)
+            writer.send_signal(signal.SIGKILL)
+            rest = writer.stdout.read().split()
+        reported = int(rest[-1]) if rest else reported
+        model = nn.Linear(1000, 1000)
+        checkpoints = alone(tmp_path)
+        position = checkpoints.load(checkpoints.find(tmp_path)[0], {"model": model})
+        assert position["weight"] >= reported
+        assert torch.equal(model.weight, torch.full_like(model.weight, position["weight"]))
+        assert not any(found.name.endswith(".safetensors") for found in (tmp_path / "checkpoints").iterdir())
+
+
+def test_what_was_prepared_must_be_what_was_saved(tmp_path: Path) -> None:
+    """Things that are missing, too many or of another class are named, and nothing is loaded."""
+    folder = saved(tmp_path)
+    things = build(seed=1)
+    before = things["model"].embed.weight.clone()
+    del things["schedule"]
+    things["optimizer"] = torch.optim.SGD(things["model"].parameters(), 0.1)
+    things["optimizer_2"] = torch.optim.SGD([things["model"].embed.weight], 0.1)
+    with pytest.raises(CheckpointError) as caught:
+        alone(tmp_path).load(folder, things)
+    for words in ("optimizer was Adam and is SGD", "schedule was OneCycleLR and is not prepared",
+                  "optimizer_2 was not there and is SGD"):
+        assert words in caught.value.truth
+    assert torch.equal(before, things["model"].embed.weight)
+
+
+def test_keys_and_shapes_that_differ_are_named(tmp_path: Path) -> None:
+    folder = alone(tmp_path).save(1, {"model": nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))}, POSITION)
+    other = nn.Sequential(nn.Linear(2, 4), nn.Identity(), nn.Linear(3, 1))
+    with pytest.raises(CheckpointError) as caught:
+        alone(tmp_path).load(folder, {"model": other})
+    assert "missing in the checkpoint: 2.weight, 2.bias" in caught.value.truth
+    assert "not in the model: 1.bias, 1.weight" in caught.value.truth
+    assert "0.weight [3, 2], here [4, 2]" in caught.value.truth
+
+
+def test_an_optimizer_over_other_parameters_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    folder = alone(tmp_path).save(1, {"optimizer": torch.optim.Adam(model.parameters())}, POSITION)
+    with pytest.raises(CheckpointError, match="Its optimizer does not fit"):
+        alone(tmp_path).load(folder, {"optimizer": torch.optim.Adam([model.weight])})
+
+
+def test_a_state_that_could_not_be_read_safely_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    class Count:
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": np.float64(3)}
+
+    with pytest.raises(CheckpointError, match=r"numpy(.|\n)*Convert them in the state_dict"):
+        alone(tmp_path).save(1, {"state": Count()}, POSITION)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_export_leaves_a_plain_state_dict_with_tied_tensors_shared(tmp_path: Path) -> None:
+    model = Tied()
+    export_weights(model, tmp_path / "new" / "weights.pth")
+    state = torch.load(tmp_path / "new" / "weights.pth", weights_only=True)
+    assert state.keys() == model.state_dict().keys()
+    assert state["embed.weight"].data_ptr() == state["decode.weight"].data_ptr()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["weights.pth"]
+
+
+# On several ranks
+
+
+def _save_and_load(group: Group, scratch: Path) -> tuple[str, Any, torch.Tensor]:
+    torch.set_num_threads(1)
+    things = build(seed=0 if group.is_main else 9)   # only rank 0's state is kept
+    train(things, range(5))
+    checkpoints = Checkpoints(scratch / "checkpoints", group)
+    folder = checkpoints.save(5, things, POSITION)
+    assert folder.is_dir()
+    resumed = build(seed=4)
+    position = checkpoints.load(checkpoints.find(scratch)[0], resumed)
+    return folder.name, position, resumed["model"].embed.weight.detach()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_every_rank_gets_the_state_of_rank_0(tmp_path: Path, world_size: int) -> None:
+    expected = build()
+    train(expected, range(5))
+    for name, position, weight in run_groups(_save_and_load, world_size, tmp_path):
+        assert name == "step-000005"
+        assert position == POSITION
+        assert torch.equal(weight, expected["model"].embed.weight)
+
+
+def _fill_the_disk(group: Group, scratch: Path) -> list[str]:
+    """No file may grow beyond 100 kB from the second save on: the write fails as on a full disk."""
+    checkpoints = Checkpoints(scratch / "checkpoints", group)
+    model = nn.Linear(200, 200)
+    checkpoints.save(1, {"model": model}, POSITION)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    told = []
+    for action in (lambda: checkpoints.save(2, {"model": model}, POSITION),
+                   lambda: checkpoints.save(2, {"optimizer": _adam_with_state(model)}, POSITION),
+                   lambda: checkpoints.export(model, scratch / "weights.pth")):
+        try:
+            action()
+        except CheckpointError as error:
+            told.append(error.given)
+    found = checkpoints.find(scratch)[0]
+    return [*told, found.name]
+
+
+def _adam_with_state(model: nn.Module) -> torch.optim.Optimizer:
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 200)).sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+def test_a_full_disk_is_one_clear_error_on_every_rank_and_harms_nothing(tmp_path: Path) -> None:
+    for told in run_groups(_fill_the_disk, 2, tmp_path):
+        assert told == [f"{tmp_path / 'checkpoints' / 'step-000002'} could not be written."] * 2 + [
+            f"{tmp_path / 'weights.pth'} could not be written.", "step-000001"]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000001"]
+
+
+def _refused(group: Group, folder: Path, own_folder: bool) -> str:
+    """What each rank is told when rank 1 alone sees no checkpoint, or another one."""
+    source = folder if group.is_main or not own_folder else folder.parent / "of-another-machine"
+    try:
+        Checkpoints(folder.parent, group).load(source, build())
+    except CheckpointError as error:
+        return str(error)
+    return "loaded"
+
+
+def test_a_rank_that_cannot_read_the_checkpoint_is_named_on_every_rank(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    assert run_groups(_refused, 2, folder, False) == ["loaded", "loaded"]
+    for told in run_groups(_refused, 2, folder, True):
+        assert "Rank 1:" in told
+        assert "of-another-machine" in told
+
+
+def test_a_rank_that_reads_another_checkpoint_is_named_on_every_rank(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    alone(tmp_path).save(1, build(seed=3), POSITION).rename(folder.parent / "of-another-machine")
+    for told in run_groups(_refused, 2, folder, True):
+        assert "Rank 1 sees other files there than rank 0" in told
+
+
+def test_nothing_is_written_where_the_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+    with pytest.raises(CheckpointError, match="could not be written"):
+        saved(tmp_path)
+
+
+def test_an_interrupted_save_leaves_nothing_behind(tmp_path: Path) -> None:
+    class Interrupted:
+        def state_dict(self) -> dict[str, Any]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        alone(tmp_path).save(1, {"model": nn.Linear(2, 2), "state": Interrupted()}, POSITION)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
