@@ -1,4 +1,4 @@
-"""Data sets that lie in memory as whole arrays: a batch is one gather for each array, without a Python step a sample."""
+"""Data sets that lie in memory as whole arrays: a batch is one gather for each array, no Python step a sample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from rankwise.data.augment import Normalise
-from rankwise.data.structure import is_container, rebuilt
+from rankwise.data.structure import is_container, members, rebuilt
 from rankwise.errors import UsageError
 
 
@@ -116,7 +116,7 @@ def in_memory(dataset: Any) -> InMemory | None:
     if isinstance(dataset, (torch.Tensor, np.ndarray)):
         return Columns(as_tensor(dataset))
     if isinstance(dataset, (tuple, Mapping)) and dataset and all(
-            isinstance(column, (torch.Tensor, np.ndarray)) for column in _members(dataset)):
+            isinstance(column, (torch.Tensor, np.ndarray)) for column in members(dataset)):
         return Columns(rebuilt(as_tensor, dataset))
     return None
 
@@ -152,13 +152,9 @@ def _mapped(function: Any, columns: Any) -> Any:
     return rebuilt(function, columns) if is_container(columns) else function(columns)
 
 
-def _members(columns: Any) -> list[Any]:
-    return list(columns.values() if isinstance(columns, Mapping) else columns)
-
-
 def _common_length(columns: Any) -> int:
-    members = _members(columns) if is_container(columns) else [columns]
-    lengths = [len(column) if column.ndim else 0 for column in members]
+    lengths = [len(column) if column.ndim else 0
+               for column in (members(columns) if is_container(columns) else [columns])]
     if len(set(lengths)) != 1:
         raise UsageError(f"The data set's arrays have {', '.join(map(str, lengths))} rows.",
                          "Each sample is one row of each of them.", "Give arrays of one length.")

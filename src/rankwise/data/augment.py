@@ -1,8 +1,8 @@
 """Augmentation of whole batches on the device, random by sample: the same pixels on any number of ranks.
 
 An augmentation is a callable `(images, keys) -> images`: images [n, ...] and one random int64 key a sample, both on the
-device. Draw with `integers`; write your own beside those here. `run.loader(..., augment=[Crop(4), Flip()])` applies them
-in order to the first element of each batch.
+device. Draw with `integers`; write your own beside those here. `run.loader(..., augment=[Crop(4), Flip()])` applies
+them in order to the first element of each batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def mixed(keys: torch.Tensor, word: int) -> torch.Tensor:
 
 
 def integers(keys: torch.Tensor, word: int, below: int) -> torch.Tensor:
-    """Random integers 0 .. below-1 by sample, int64 [n]; another `word` gives an independent draw from the same keys."""
+    """Random integers 0 .. below-1 by sample, int64 [n]; another `word` is another draw from the same keys."""
     return (_right(mixed(keys, word), 33) * below) >> 31
 
 
@@ -107,7 +107,7 @@ class Normalise:
 
     def __call__(self, images: torch.Tensor, keys: torch.Tensor | None = None) -> torch.Tensor:
         factor, offset = self._on(images)
-        return images.float().mul(factor).add_(offset)   # not in one operation: some devices would round once, others twice
+        return images.float().mul(factor).add_(offset)   # as one operation it would round once here and twice there
 
     def _on(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Factor and offset, float32 [c, 1, ...], kept on the device of the images."""

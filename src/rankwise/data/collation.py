@@ -14,7 +14,7 @@ from rankwise.data.structure import is_container, rebuilt
 Collate = Callable[[list[Any]], Any]
 
 
-class _CannotBeCut(Exception):
+class _CannotBeCutError(Exception):
     """A batch holds an object of which we do not know what it would be without samples."""
 
 
@@ -28,7 +28,7 @@ def collate_nothing(collate: Collate, read_sample: Callable[[], Any]) -> Any:
     one = collate([read_sample()])
     try:
         return _less(one, collate([read_sample(), read_sample()]))
-    except _CannotBeCut:
+    except _CannotBeCutError:
         return one
 
 
@@ -41,4 +41,4 @@ def _less(one: Any, two: Any) -> Any:
         return rebuilt(_less, one, two)
     if one is None or isinstance(one, (str, bytes, bool, int, float, complex)):
         return one
-    raise _CannotBeCut
+    raise _CannotBeCutError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Loader:
                  sharded: bool = False, partition: Partition = even_slices) -> None:
         """`number` tells the loaders of one run apart, so that two of them do not share an order."""
         self.dataset, self.batch_size, self.passes = dataset, batch_size, 0
-        self._augment = tuple([augment] if callable(augment) else augment)
+        self._augment = tuple(augment)
         if not all(map(callable, self._augment)):
             raise UsageError(f"augment is {augment!r}.", "It is a list of callables (images, keys) -> images.",
                              "Give, for example, augment=[rw.augment.Crop(4), rw.augment.Flip()].")
@@ -68,7 +69,7 @@ class Loader:
         self._device, self._on_micro_batch = group.device, on_micro_batch
         self._source, self._finish = source_of(
             dataset, batch_size, group=group, seed=mix(seed, number), bound=micro_batch, partition=partition,
-            shuffle=shuffle, drop_last=drop_last, weights=weights, batch_sampler=batch_sampler, collate_fn=collate_fn,
+            shuffle=shuffle, drop_last=drop_last, weights=weights, batch_sampler=batch_sampler, collate=collate_fn,
             num_workers=whole_number("num_workers", num_workers, least=0), sharded=sharded)
         self._batch = 0
         self._starts, self._stops = array("q"), array("q")
@@ -93,7 +94,7 @@ class Loader:
             for turn, batch in self._source.turns(self.passes, self._batch):
                 batch = self._finish(to_device(batch, self._device))
                 if self._augment:
-                    batch = with_first(lambda images, turn=turn: self._augmented(images, turn), batch)
+                    batch = with_first(partial(self._augmented, turn=turn), batch)
                 self._starts.append(turn.start)
                 self._stops.append(turn.start + turn.share.rows)
                 self._batch = turn.batch + 1 if turn.share.is_last else turn.batch
@@ -108,14 +109,17 @@ class Loader:
         if not isinstance(images, torch.Tensor) or len(images) not in (turn.share.rows, len(turn.keys)):
             raise UsageError(f"augment was given a batch whose first element is a {type(images).__name__}"
                              f"{list(getattr(images, 'shape', ''))}.",
-                             f"It is applied there, to a tensor with one row for each of the {turn.share.rows} samples.",
+                             f"It is applied there, to a tensor with one row for each of {turn.share.rows} samples.",
                              "Let the data set give the images first, or augment in the data set.")
         keys = torch.from_numpy(turn.keys[: len(images)].view(np.int64))
         return augmentation.apply(self._augment, images, to_device(keys, self._device))
 
     def positions(self, rows: int) -> torch.Tensor | None:
-        """Where in the pass `rows` rows of this rank stand, int64 [rows]: the rows of the micro-batch in hand, or, where
-        that has another number of them, all that this pass handed out so far; None where neither has as many."""
+        """Where in the pass `rows` rows of this rank stand, int64 [rows].
+
+        They are the rows of the micro-batch in hand, or, where that has another number of them, all that this pass
+        handed out so far; None where neither has as many.
+        """
         spans = list(zip(self._starts[-1:], self._stops[-1:], strict=True))
         if sum(stop - start for start, stop in spans) != rows:
             spans = list(zip(self._starts, self._stops, strict=True))
@@ -126,7 +130,8 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Passes done and the next global batch of this one; true between passes, and in the loop body after the last
         micro-batch of a global batch."""
-        return {"passes": self.passes, "batch": self._batch, "batch_size": self.batch_size, "samples": self._source.samples}
+        return {"passes": self.passes, "batch": self._batch,
+                "batch_size": self.batch_size, "samples": self._source.samples}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass begin there. Raises CheckpointError in the middle of a pass over other batches."""

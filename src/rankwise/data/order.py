@@ -1,7 +1,7 @@
 """The order of a pass: which sample stands at a position, as a pure function of a key.
 
-An order answers for any positions at once, in any sequence, without having computed the ones before: a rank asks for its
-own slices only, and a resumed run for the rest of a pass.
+An order answers for any positions at once, in any sequence, without having computed the ones before: a rank asks for
+its own slices only, and a resumed run for the rest of a pass.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ class Weighted(Order):
     def at(self, positions: Indices) -> Indices:
         draws = (mix_array(self._key, positions.astype(np.uint64)) >> np.uint64(11)) * 2.0**-53
         found = np.searchsorted(self._running_sum, draws * self._running_sum[-1], side="right")
-        return np.minimum(found, self._last)
+        indices: Indices = np.minimum(found, self._last)
+        return indices
 
 
 def shuffled(n: int, key: int) -> Order:
     """A permutation of 0 .. n-1 chosen by `key`, in constant memory."""
     if n <= _SORTED:
-        return Listed(np.argsort(mix_array(key, np.arange(n, dtype=np.uint64)), kind="stable"))
+        return Listed(np.argsort(mix_array(key, np.arange(n, dtype=np.uint64))))   # mixing is one to one: no ties
     return Network(n, key)
 
 
@@ -92,11 +93,14 @@ class Network(Order):
         for even, odd in zip(self._keys[::2], self._keys[1::2], strict=True):
             left = _shifted(left, mix_array(even, right), self._a)
             right = _shifted(right, mix_array(odd, left), self._b)
-        return left * np.uint64(self._b) + right
+        permuted: Keys = left * np.uint64(self._b) + right
+        return permuted
 
 
 def _shifted(values: Keys, by: Keys, modulus: int) -> Keys:
     """(values + a random number below `modulus`) modulo `modulus`, without a division."""
     draws = ((by >> np.uint64(32)) * np.uint64(modulus)) >> np.uint64(32)
     total = values + draws
-    return np.minimum(total, total - np.uint64(modulus))   # below the modulus the difference wraps round to a huge one
+    wrapped: Keys = total - np.uint64(modulus)   # below the modulus this wraps round to a huge number
+    smaller: Keys = np.minimum(total, wrapped)
+    return smaller

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,9 +64,9 @@ class EvenSampling:
 class ListedSampling:
     """Global batches from a batch sampler, which is read anew for each pass.
 
-    While it is read, `random`, numpy and torch are seeded by (seed, pass), so that a sampler that shuffles with them does
-    so alike on all ranks and after a resume; `set_epoch(pass)` is called where it has one. Raises UsageError for what is
-    no list of batches of indices, and DataError where ranks were given different batches.
+    While it is read, `random`, numpy and torch are seeded by (seed, pass), so that a sampler that shuffles with them
+    does so alike on all ranks and after a resume; `set_epoch(pass)` is called where it has one. Raises UsageError for
+    what is no list of batches of indices, and DataError where ranks were given different batches.
     """
 
     def __init__(self, sampler: Iterable[Sequence[int]], n: int, *, seed: int, group: Group) -> None:
@@ -77,7 +78,7 @@ class ListedSampling:
         self._count: int | None = None
 
     def __len__(self) -> int:
-        if hasattr(self._sampler, "__len__"):
+        if isinstance(self._sampler, Sized):
             return len(self._sampler)
         if self._count is None:
             raise UnknownLengthError("len(loader) was asked before the first pass.",
@@ -91,8 +92,7 @@ class ListedSampling:
         edges = np.cumsum([0, *map(len, batches)])
         indices = np.concatenate(batches)
         self._require_equal(edges, indices)
-        bounds = edges.tolist()
-        return list(zip(bounds[:-1], bounds[1:], strict=True)), Listed(indices)
+        return list(pairwise(edges.tolist())), Listed(indices)
 
     def _read(self, number: int) -> list[Indices]:
         set_epoch = getattr(self._sampler, "set_epoch", None)
@@ -128,8 +128,7 @@ class ListedSampling:
         if len(set(digests)) > 1:
             other = next(rank for rank, each in enumerate(digests) if each != digests[0])
             raise DataError(f"The batch samplers of rank 0 and rank {other} gave different batches.",
-                            "Each rank needs the list of global batches, the same everywhere; rankwise gives a rank its "
-                            "slice of each.",
+                            "Each rank needs the same list of global batches; rankwise gives it its slice of each.",
                             "Do not divide by rank in the sampler (no DistributedSampler), and seed generators of its "
                             "own equally.")
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
 from typing import Any, Protocol
 
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from rankwise.data.arrays import in_memory
+from rankwise.data.collation import Collate
 from rankwise.data.indexed import Indexed, from_memory
-from rankwise.data.partition import Partition, parts_of
+from rankwise.data.partition import Part, Partition, parts_of
 from rankwise.data.plan import Turn
 from rankwise.data.samples import SampleReader
 from rankwise.data.sampling import EvenSampling, ListedSampling, Sampling
+from rankwise.data.stream import Stream
+from rankwise.data.stream_reader import Request, Sharded, StreamReader, Whole
 from rankwise.data.workers import Workers
 from rankwise.errors import DataError, UsageError
 from rankwise.group import Group
@@ -23,7 +26,10 @@ from rankwise.group import Group
 class Source(Protocol):
     """Gives the turns of a pass with their batches, still off the device."""
 
-    samples: int | None   # in the data set, where it knows
+    @property
+    def samples(self) -> int | None:
+        """Samples in the data set, where that is known."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -33,7 +39,7 @@ class Source(Protocol):
 
 
 def source_of(dataset: Any, batch_size: int | None, *, group: Group, seed: int, bound: int | None,
-              partition: Partition, collate_fn: Any, num_workers: int, sharded: bool,
+              partition: Partition, collate: Collate | None, num_workers: int, sharded: bool,
               **sampling: Any) -> tuple[Source, Callable[[Any], Any]]:
     """The source for a loader, and what is left to do with its batches on the device."""
     if batch_size is not None:
@@ -41,19 +47,52 @@ def source_of(dataset: Any, batch_size: int | None, *, group: Group, seed: int, 
     parts = partial(parts_of, rank=group.rank, size=group.size, bound=bound, partition=partition)
     workers = partial(Workers, count=num_workers, pin=group.device.type == "cuda",
                       timeout_seconds=group.timeout_seconds, rank=group.rank)
+    if _is_stream(dataset):
+        _require_equal(group, None, batch_size)
+        return _stream(dataset, batch_size, group, parts, workers, collate, sharded, seed, **sampling), _unchanged
     if sharded:
         raise UsageError(f"sharded=True was given with a {type(dataset).__name__}, which is read by index.",
                          "It is for streams that give each rank a part of their own.", "Leave it out.")
     arrays = in_memory(dataset)
-    samples = _checked_length(dataset if arrays is None else arrays)
+    readable = dataset if arrays is None else arrays
+    samples = _checked_length(readable)
     _require_equal(group, samples, batch_size)
-    chosen = _sampling(samples, batch_size, group=group, seed=seed, **sampling)
-    indexed = partial(Indexed, sampling=chosen, samples=samples, seed=seed, parts_of=parts,
-                      key_by_position=sampling["weights"] is not None)
-    if arrays is not None and collate_fn is None:
+    indexed = partial(Indexed, sampling=_sampling(samples, batch_size, group=group, seed=seed, **sampling),
+                      samples=samples, seed=seed, parts_of=parts, key_by_position=sampling["weights"] is not None)
+    if arrays is not None and collate is None:
         return indexed(from_memory(arrays, group.device.type == "cuda")), arrays.finish
-    reader = SampleReader(dataset if arrays is None else arrays, collate_fn or default_collate)
-    return indexed(workers(reader).replies), _unchanged
+    return indexed(workers(SampleReader(readable, collate or default_collate)).replies), _unchanged
+
+
+def _is_stream(dataset: Any) -> bool:
+    return isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+                                                    and not isinstance(dataset, (DataLoader, set)))
+
+
+def _stream(dataset: Any, batch_size: int | None, group: Group, parts: Callable[[int], tuple[Part, ...]],
+            workers: Callable[..., Workers[Request]], collate: Collate | None, sharded: bool, seed: int, *,
+            drop_last: bool, **by_index: Any) -> Stream:
+    given = [name for name, value in by_index.items() if value is not None and value is not False]
+    if given:
+        raise UsageError(f"{' and '.join(given)} was given with a stream ({type(dataset).__name__}).",
+                         "A stream has an order of its own, and is read from its beginning.",
+                         "Let the stream shuffle or weigh by itself: `random`, numpy and torch are seeded by (seed, pass).")
+    if batch_size is None:
+        raise _no_batch_size()
+    if isinstance(dataset, Iterator):
+        raise UsageError(f"The loader was given a {type(dataset).__name__}, which can be read only once.",
+                         "It is read anew for each pass, and by each worker.",
+                         "Give an object whose __iter__ begins anew, such as an IterableDataset.")
+    if sharded and batch_size < group.size:
+        raise UsageError(f"batch_size is {batch_size} for {group.size} ranks, with sharded=True.",
+                         "Each rank reads its share of a global batch from its own stream, at least one sample.",
+                         f"Use a batch_size of {group.size} or more.")
+    reading = (Sharded(batch_size=batch_size, parts_of=parts, rank=group.rank, size=group.size) if sharded
+               else Whole(batch_size=batch_size, parts_of=parts))
+    collate = collate or default_collate
+    length = len(dataset) if isinstance(dataset, Sized) and not sharded else None
+    return Stream(reading, workers(StreamReader(dataset, collate, reading, seed)), collate, group=group, seed=seed,
+                  drop_last=drop_last, length=length)
 
 
 def whole_number(name: str, value: Any, *, least: int) -> int:
@@ -72,9 +111,7 @@ def _sampling(n: int, batch_size: int | None, *, group: Group, seed: int, shuffl
               batch_sampler: Any) -> Sampling:
     if batch_sampler is None:
         if batch_size is None:
-            raise UsageError("The loader was given neither batch_size nor batch_sampler.",
-                             "It must know how many samples one step has, over all devices together.",
-                             "Give the batch size of the script that runs on one device.")
+            raise _no_batch_size()
         return EvenSampling(n, batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last, weights=weights)
     others = {"batch_size": batch_size is not None, "shuffle": shuffle, "drop_last": drop_last,
               "weights": weights is not None}
@@ -82,6 +119,12 @@ def _sampling(n: int, batch_size: int | None, *, group: Group, seed: int, shuffl
         raise UsageError(f"batch_sampler was given with {', '.join(name for name, given in others.items() if given)}.",
                          "A batch sampler alone decides the global batches and their order.", "Leave the others out.")
     return ListedSampling(batch_sampler, n, seed=seed, group=group)
+
+
+def _no_batch_size() -> UsageError:
+    return UsageError("The loader was given neither batch_size nor batch_sampler.",
+                      "It must know how many samples one step has, over all devices together.",
+                      "Give the batch size of the script that runs on one device.")
 
 
 def _checked_length(dataset: Any) -> int:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, repeat
 from typing import Any
 
 
 def is_container(value: Any) -> bool:
     """Whether `rebuilt` knows how to go into this value."""
-    return isinstance(value, (tuple, list, Mapping)) or dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return isinstance(value, (tuple, list, Mapping)) or _is_dataclass(value)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def members(container: Any) -> Iterable[Any]:
+    """What a container holds, in order."""
+    if isinstance(container, (tuple, list)):
+        return container
+    if isinstance(container, Mapping):
+        return container.values()
+    return [getattr(container, field.name) for field in dataclasses.fields(container) if hasattr(container, field.name)]
 
 
 def rebuilt(function: Callable[..., Any], first: Any, *others: Any) -> Any:
@@ -43,5 +56,5 @@ def with_first(function: Callable[[Any], Any], batch: Any) -> Any:
     """The batch with `function` applied to its first member, or to itself where it is no container."""
     if not is_container(batch):
         return function(batch)
-    functions = chain([function], repeat(lambda member: member))
+    functions: Iterator[Callable[[Any], Any]] = chain([function], repeat(lambda member: member))
     return rebuilt(lambda member: next(functions)(member), batch)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from rankwise.data.samples import kept_randomness
 from rankwise.errors import DataError
@@ -23,14 +23,14 @@ class Workers(Generic[Request]):
 
     def __init__(self, read: Callable[[Request], Any], count: int, *, pin: bool, timeout_seconds: float,
                  rank: int) -> None:
-        self._read, self._count, self._rank, self._timeout_seconds = read, count, rank, timeout_seconds
-        self._pin = pin
+        self.count = count
+        self._read, self._pin, self._timeout_seconds, self._rank = read, pin, timeout_seconds, rank
         self._requests: _Requests[Request] = _Requests()
         self._loader: DataLoader[Any] | None = None
 
     def replies(self, requests: Iterator[Request]) -> Iterator[tuple[Request, Any]]:
         """Each request with its reply. Left early, what was asked ahead is dropped at the next call."""
-        if self._count == 0:
+        if self.count == 0:
             for request in requests:
                 with kept_randomness():
                     reply = self._read(request)
@@ -44,16 +44,15 @@ class Workers(Generic[Request]):
             if not str(error).startswith("DataLoader "):
                 raise
             self._loader = None
-            raise DataError(f"Rank {self._rank} got no batch from its {self._count} data worker processes.",
+            raise DataError(f"Rank {self._rank} got no batch from its {self.count} data worker processes.",
                             str(error).strip().splitlines()[0],
-                            "A worker that was killed often ran out of memory, or of shared memory (/dev/shm); one that "
-                            "timed out waits for a file or a lock. Try num_workers=0 to see the data set's own error."
-                            ) from error
+                            "A worker that was killed often ran out of memory, or of shared memory (/dev/shm); one "
+                            "that timed out waits for a file or a lock. Try num_workers=0.") from error
 
     def _started(self) -> DataLoader[Any]:
         if self._loader is None:
             self._loader = DataLoader(
-                _Answers(self._read), batch_sampler=self._requests, num_workers=self._count, collate_fn=_unchanged,
+                _Answers(self._read), batch_sampler=self._requests, num_workers=self.count, collate_fn=_unchanged,
                 pin_memory=self._pin, timeout=self._timeout_seconds, persistent_workers=True,
                 generator=torch.Generator())   # the default one belongs to the training
         return self._loader
@@ -78,13 +77,13 @@ class _Requests(Generic[Request]):
         return self._sent.popleft()
 
 
-class _Answers(Generic[Request]):
+class _Answers(Dataset[Any], Generic[Request]):
     """The reading function, in the role of a data set that is asked for several samples at once."""
 
     def __init__(self, read: Callable[[Request], Any]) -> None:
         self._read = read
 
-    def __getitems__(self, request: Request) -> Any:  # noqa: PLW3201
+    def __getitems__(self, request: Request) -> Any:
         return self._read(request)
 
 
