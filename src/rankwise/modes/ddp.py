@@ -15,7 +15,10 @@ from rankwise.errors import MisuseError
 from rankwise.group import Group
 from rankwise.microbatch import MicroBatch
 from rankwise.modes.agreement import equalise, require_same_module
+from rankwise.modes.batchnorm import spread_batchnorm
+from rankwise.modes.buffers import Buffers
 from rankwise.modes.guard import Guard
+from rankwise.modes.notices import layout_notices
 from rankwise.modes.options import PrepareOptions
 from rankwise.modes.reduction import Reduction
 from rankwise.modes.single import Single
@@ -29,6 +32,8 @@ class DDP(Single):
     def __init__(self, *, group: Group, devices: int = 1, amp: str = "no") -> None:
         super().__init__(group=group, devices=devices, amp=amp)
         self._reductions: list[Reduction] = []
+        self._buffers: list[Buffers] = []
+        self._rows = 1
         self._known: set[nn.Parameter] = set()
         self._checked: dict[torch.optim.Optimizer, int] = {}
 
@@ -40,8 +45,22 @@ class DDP(Single):
         trainable = {name: parameter for name, parameter in module.named_parameters()
                      if parameter.requires_grad and parameter not in self._known}
         self._known.update(module.parameters())
-        if trainable and not isinstance(module, AveragedModel):
+        if isinstance(module, AveragedModel):   # follows the weights, which are equal
+            return
+        spread_batchnorm(module, self._group, synchronised=options.sync_batchnorm)
+        self._buffers.append(Buffers(module, self._group))
+        if trainable:
             self._reductions.append(Reduction(type(module).__name__, trainable, self._group, options))
+
+    def notices(self, module: nn.Module, **options: Any) -> list[str]:
+        return layout_notices(module, synchronised=bool(options.get("sync_batchnorm"))) if self._group.size > 1 else []
+
+    def expect(self, micro_batch: MicroBatch) -> None:
+        self._rows = micro_batch.rows + (0 if micro_batch.is_first else self._rows)
+
+    def after_update(self) -> None:
+        for buffers in self._buffers:
+            buffers.equalise(self._rows)
 
     def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
                  amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
@@ -77,6 +96,7 @@ class DDP(Single):
         for reduction in self._reductions:
             reduction.close()
         self._reductions.clear()
+        self._buffers.clear()
         self._known.clear()
         self._checked.clear()
         super().close()

@@ -6,6 +6,7 @@ the class that it had before.
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any
 
 from torch import nn
@@ -22,6 +23,8 @@ class InPlace(nn.Module):
             plain = plain.__bases__[1]
         recipe: Any = super().__reduce_ex__(protocol)
         build, arguments, *rest = (plain if part is swapped else part for part in recipe)
+        if build is copyreg.__newobj__:  # type: ignore[attr-defined]  # pickle insists on the object's own class there
+            build = object.__new__
         return (build, tuple(plain if part is swapped else part for part in arguments), *rest)
 
 
