@@ -85,9 +85,10 @@ class Monitor:
         """The `step`-th update is done."""
         self._step = step
         now = self._progress.stepped()
-        if step % self._settings.log_every == 0 or self._progress.batch == self._progress.batches:
+        is_last = self._progress.batch == self._progress.batches
+        if is_last or step % self._settings.log_every == 0:
             self._begin_reduction()
-        if now > self._draw_at and self._console:
+        if self._console and (now > self._draw_at or (is_last and self._console.is_live)):
             self._console.show(self._progress)
             self._draw_later(now)
 
@@ -97,7 +98,6 @@ class Monitor:
 
     def _begin_reduction(self) -> None:
         """Of the losses since the last one; what that came to is written now."""
-        self._log.turn()
         if self._reduced_step == self._step:
             return
         self._reduced_step = self._step
@@ -109,13 +109,13 @@ class Monitor:
             progress.add_loss(total, amount)
             return {"loss": total / amount if amount > 0 else math.nan, "samples_per_second": samples / seconds}
 
-        self._log.add(Entry(self._step, progress.epoch, values))
+        self._log.turn(Entry(self._step, progress.epoch, values))
 
     def _end_epoch(self) -> None:
         self._log.settle()
-        progress = self._progress
-        if progress.batch or not math.isnan(progress.loss):
-            self._log.add(Entry(self._step, progress.epoch, lambda: {"epoch_loss": progress.loss}))
+        progress, loss = self._progress, self._progress.loss
+        if loss is not None:
+            self._log.add(Entry(self._step, progress.epoch, lambda: {"epoch_loss": loss}))
             self._log.settle()
         self._epoch_seconds.append(progress.whole_seconds)
         if self._console:
@@ -161,6 +161,8 @@ class Monitor:
     def finished(self) -> None:
         """The training function returned: say where the results are, and what to try next."""
         self._log.settle()
+        if self._log.first_step and not self._epoch_seconds:
+            self.print("no epoch was left to train: ask for more epochs to train on")
         self.print(f"run folder {self._folder}")
         self.print(f"to look at it: tensorboard --logdir {self._folder}")
         target = runfolder.target_of(self._folder)
@@ -187,11 +189,7 @@ def _require_loggable(name: str, value: Any) -> None:
     if name in _OWN_NAMES:
         raise MisuseError(f"run.log was given `{name}`.", f"rankwise logs {', '.join(_OWN_NAMES)} itself; its loss is "
                           "the mean over all ranks.", f"Give it another name, such as my_{name}.")
-    if isinstance(value, torch.Tensor):
-        fits = value.ndim == 0 and not value.is_complex()
-    else:
-        fits = hasattr(value, "__float__")   # numbers, and NumPy's
-    if not fits:
+    if not hasattr(value, "__float__") or (hasattr(value, "shape") and value.shape):
         raise MisuseError(f"run.log was given {name}={value!r}.", "It takes numbers and 0-dim tensors.",
                           "Log each number under a name of its own.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import rich.console
@@ -16,7 +15,7 @@ class Console:
     """Standard output. A terminal gets a line that is redrawn; a file or a notebook gets only lines that stay."""
 
     def __init__(self) -> None:
-        self._rich = rich.console.Console()
+        self._rich = rich.console.Console(force_jupyter=False)
         self._live: rich.progress.Progress | None = None
         self._task = rich.progress.TaskID(0)
 
@@ -24,6 +23,11 @@ class Console:
     def redraw_seconds(self) -> float:
         """Least time between two calls of `show`; drawing a line takes about a millisecond."""
         return 0.25 if self._rich.is_terminal else 10.0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a progress line is on the terminal now."""
+        return self._live is not None
 
     def say(self, text: str) -> None:
         """A line that stays, above the progress line."""
@@ -61,13 +65,14 @@ class Console:
             self._live = None
 
 
-def number(value: float) -> str:
-    """A number in a few characters: 0.6921, 12, 1.000e-04; `-` for NaN, which is also a loss not known yet."""
-    if math.isnan(value):
+def number(value: float | None) -> str:
+    """A number in a few characters: 0.6921, 12, 1.000e-04, nan; `-` where it is not known yet."""
+    if value is None:
         return "-"
     if isinstance(value, int):
         return str(value)
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.3e}"
+    is_handy = value == 0 or 1e-3 <= abs(value) < 1e6
+    return f"{value:.4f}" if is_handy else f"{value:.3e}"
 
 
 def _head(now: Progress) -> str:

@@ -33,15 +33,15 @@ class Log:
     def add(self, entry: Entry) -> None:
         self._new.append(entry)
 
-    def turn(self) -> None:
-        """An interval ended: write what was added before the last call."""
-        due, self._due, self._new = self._due, self._new, []
+    def turn(self, entry: Entry) -> None:
+        """An interval ended, with this entry: write what was added before the last call."""
+        due, self._due, self._new = self._due, [*self._new, entry], []
         self._write(due)
 
     def settle(self) -> None:
         """Write all that was added, whether or not it has to be waited for."""
-        self.turn()
-        self.turn()
+        due, self._due, self._new = [*self._due, *self._new], [], []
+        self._write(due)
 
     def close(self) -> None:
         for sink in self._open:
@@ -60,6 +60,7 @@ class Log:
         for sink in list(self.sinks):
             try:
                 if not any(sink is known for known in self._open):
+                    self._folder.mkdir(parents=True, exist_ok=True)
                     sink.open(self._folder, self.first_step)
                     self._open.append(sink)
                 sink.write(entry.step, entry.epoch, values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
@@ -59,9 +58,9 @@ class Progress:
         self._amount += amount
 
     @property
-    def loss(self) -> float:
-        """Mean over what was counted in so far; NaN before."""
-        return self._loss / self._amount if self._amount > 0 else math.nan
+    def loss(self) -> float | None:
+        """Mean over what was counted in so far; None before."""
+        return self._loss / self._amount if self._amount > 0 else None
 
     @property
     def seconds(self) -> float:
