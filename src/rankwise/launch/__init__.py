@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import builtins
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankwise import environment
 from rankwise.errors import EXIT_INTERRUPTED, RankwiseError
 from rankwise.settings import Settings
-
-if TYPE_CHECKING:
-    from rankwise.world import World
+from rankwise.world import World
 
 _OF_THE_LAUNCHER = ("mode", "devices", "accelerator", "threads", "name", "runs", "resume", "timeout", "nodes",
                     "node_rank", "endpoint")
@@ -48,7 +47,7 @@ def _launch(function: Callable[..., Any], arguments: dict[str, Any] | None, defa
         given, settings = _read(function, arguments, defaults)
     if world is not None:
         from rankwise.launch.session import run_rank
-        return run_rank(function, given, settings, world, environment.run_folder())
+        return run_rank(function, given, settings, world, folder=environment.run_folder(), target=name_of(function))
     return _from_here(function, given, settings, in_script=arguments is None and not _is_interactive())
 
 
@@ -74,18 +73,17 @@ def _filled(handed: Settings, defaults: dict[str, Any]) -> Settings:
 
 def _from_here(function: Callable[..., Any], arguments: dict[str, Any], settings: Settings, *, in_script: bool) -> Any:
     """No launcher started this process: it is the only rank, or the launcher of several."""
-    from rankwise import runfolder
     from rankwise.launch import layout
     settings = layout.with_devices(settings)
     if layout.is_one_process(settings):
         from rankwise.launch.session import run_rank
-        return run_rank(function, arguments, settings, _alone(), None)
-    from rankwise.launch.agent import raise_failure, run_ranks
+        return run_rank(function, arguments, settings, World(), folder=None, target=name_of(function))
+    from rankwise.launch.agent import choose_folder, raise_failure, run_ranks
     from rankwise.launch.job import private_folder
     from rankwise.launch.shipping import result, ship
     with private_folder() as folder:
         job = ship(function, arguments, folder)
-        run_folder = runfolder.choose(settings, name_of(function))
+        run_folder = choose_folder(settings, name_of(function))
         outcome = run_ranks(job, settings, run_folder, folder)
         if outcome.failure is not None and in_script:
             print(outcome.report(), file=sys.stderr)
@@ -100,11 +98,15 @@ def name_of(function: Callable[..., Any]) -> str:
     return Path(file).stem if file and not _is_interactive() else getattr(function, "__name__", "run")
 
 
-def _alone() -> World:
-    from rankwise.world import World
-    return World()
-
-
 def _is_interactive() -> bool:
     """Whether somebody types at this interpreter: a REPL or a notebook, whose command line is not the function's."""
     return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+
+
+class _CallableModule(types.ModuleType):
+    """Importing any part of this package makes it the attribute `rankwise.launch`, which users call."""
+
+    __call__ = staticmethod(launch)
+
+
+sys.modules[__name__].__class__ = _CallableModule

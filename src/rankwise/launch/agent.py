@@ -53,9 +53,8 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
 
     Raises UsageError before any rank starts.
     """
-    from rankwise import runfolder
     settings = layout.with_devices(settings)
-    run_folder = runfolder.choose(settings, target.name)
+    run_folder = choose_folder(settings, target.name)
     job = Job(script=None if target.module else str(target.path), module=target.module,
               argv=[str(target.path), *arguments])
     try:
@@ -70,6 +69,12 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
     if outcome.failure is not None:
         print(outcome.report(), file=sys.stderr)
     return outcome.exit_code
+
+
+def choose_folder(settings: Settings, target: str) -> Path:
+    """The run's folder; on another machine than the first, only the folder that will hold it."""
+    from rankwise import runfolder
+    return runfolder.choose(settings, target) if settings.node_rank == 0 else Path(settings.runs)
 
 
 def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path) -> Outcome:

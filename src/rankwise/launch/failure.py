@@ -22,7 +22,7 @@ from rankwise.errors import EXIT_FAILED, EXIT_USAGE, PeerError, RankwiseError
 
 _OURS = "rankwise"
 _TAIL_LINES = 12
-_MACHINERY = (str(Path(__file__).parent), "<frozen runpy>", "runpy.py", "contextlib.py")
+_MACHINERY = (str(Path(__file__).parent), "<frozen runpy>", "runpy.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Failure:
     def of(cls, error: BaseException) -> Failure:
         """What to tell about an exception of a training."""
         if isinstance(error, RankwiseError):
-            return cls(summary=f"{type(error).__name__}: {error.given}", text=str(error), exit_code=error.exit_code,
+            return cls(summary=type(error).__name__, text=str(error), exit_code=error.exit_code,
                        follows=isinstance(error, PeerError), time_seconds=time.time())
         if isinstance(error, SystemExit):
             shown = error.code if isinstance(error.code, str) else f"It ended with exit code {error.code}."
@@ -89,13 +89,10 @@ def first(failures: dict[int, Failure]) -> int:
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback as Python prints it, from the user's first frame on."""
+    """The traceback as Python prints it, without the frames of the launch itself."""
     shown = traceback.TracebackException.from_exception(error)
-    frames = list(shown.stack)
-    while frames and any(part in frames[0].filename for part in _MACHINERY):
-        frames.pop(0)
-    if frames:
-        shown.stack = traceback.StackSummary.from_list(frames)
+    frames = [frame for frame in shown.stack if not any(part in frame.filename for part in _MACHINERY)]
+    shown.stack = traceback.StackSummary.from_list(frames or shown.stack)
     return "".join(shown.format()).rstrip()
 
 

@@ -17,7 +17,8 @@ _FILE = "job.json"
 class Job:
     """A script, a module or a shipped function, with what `sys.argv` and `sys.path` are to be there.
 
-    Exactly one of `script`, `module` and `function` is set; `function` is the file that holds it.
+    Exactly one of `script`, `module` and `function` is set; `function` is the file that holds it, and
+    `sources` the lines of code that stands in no file, by the name that its tracebacks give.
     """
 
     script: str | None = None
@@ -25,6 +26,7 @@ class Job:
     function: str | None = None
     argv: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
+    sources: dict[str, list[str]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Path:
         """Keep this job in `folder`; returns its file."""

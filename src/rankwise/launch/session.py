@@ -22,10 +22,10 @@ from rankwise.world import World
 
 
 def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: Settings, world: World,
-             folder: Path | None) -> Any:
+             *, folder: Path | None, target: str) -> Any:
     """Call `function(run, **arguments)` as one rank of `world`; returns what it returns.
 
-    `folder` is the run's, None where no launcher of ours chose one: rank 0 does then.
+    `folder` is the run's, None where no launcher of ours chose one: rank 0 then does, named after `target`.
     """
     with recorded():
         layout.require_device(settings, world)
@@ -34,22 +34,20 @@ def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: 
             torch.set_num_threads(settings.threads)
         group = Group.open(world, device, timeout_seconds=settings.timeout)
         try:
-            folder, resume_from = _agreed_folders(settings, group, folder, function.__name__)
+            folder, resume_from = _agreed_folders(settings, group, folder, target)
         except BaseException:
             group.close()
             raise
         with open_run(settings, group, folder=folder, resume_from=resume_from) as run, recorded():
-            if settings.mode == "auto":
-                run.print(f"mode {run.mode}: chosen by auto for {world.size} rank{'s' * (world.size > 1)}")
             return function(run, **arguments)
 
 
-def _agreed_folders(settings: Settings, group: Group, folder: Path | None, name: str) -> tuple[Path, Path | None]:
+def _agreed_folders(settings: Settings, group: Group, folder: Path | None, target: str) -> tuple[Path, Path | None]:
     """The run's folder, and what it resumes from, as rank 0 sees them."""
     found: tuple[Path, Path | None] | None = None
     if group.is_main:
         resume_from = runfolder.resume_from(settings)   # before a new folder is the latest
-        found = (folder or runfolder.choose(settings, name), resume_from)
+        found = (folder or runfolder.choose(settings, target), resume_from)
     agreed = group.broadcast_object(found)
     assert agreed is not None
     return agreed
@@ -61,9 +59,11 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
     torch.manual_seed(settings.seed)   # ranks that build a model build the same one
     mode = open_mode(resolve(settings, group.world), group=group, devices=settings.devices or 1, amp=settings.amp)
     monitor = Monitor(group, folder, settings)
+    monitor.begin(mode.name, group.size * mode.replicas)
     run = Run(settings, group=group, mode=mode, monitor=monitor, folder=folder, resume_from=resume_from)
     try:
         yield run
+        monitor.finished()
         group.report(f"returned from the training function at step {run.steps}")
     except BaseException as error:
         group.report(f"failed with {type(error).__name__} at step {run.steps}")
