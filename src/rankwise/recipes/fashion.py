@@ -45,13 +45,10 @@ def train(run: rw.Run, epochs: int = 8, batch_size: int = 64, lr: float = 0.05) 
         run.log(accuracy=accuracy(run, model, test_set))
         run.save()
 
-    run.print(f"{accuracy(run, model, test_set):.1%} of the test images are named right.")
-    run.print(f"Everything about this run is in {run.folder}\n"
-              "What next?\n"
-              "  rankwise run fashion --devices 1          the same training on one device: the same losses\n"
-              "  rankwise recipes copy fashion .           its script, to change\n"
-              "  rankwise run cifar10 --devices 2          CIFAR-10, downloaded at first use\n"
-              f"  tensorboard --logdir {run.folder.parent}                curves")
+    run.print(f"{accuracy(run, model, test_set):.1%} of the test images are named right. What next?\n"
+              "  rankwise run fashion --devices 1     the same training on one device, with the same losses\n"
+              "  rankwise recipes copy fashion .      this script, to change\n"
+              "  rankwise run cifar10 --devices 2     CIFAR-10, downloaded at first use")
 
 
 if __name__ == "__main__":
