@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from safetensors.torch import load_file, load_model
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from ranks import run_groups
+from ranks import run_groups, run_ranks
 from rankwise.checkpoint.state import Checkpoints, export_weights
 from rankwise.errors import CheckpointError
 from rankwise.group import Group
@@ -417,3 +418,71 @@ def test_an_interrupted_save_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         alone(tmp_path).save(1, {"model": nn.Linear(2, 2), "state": Interrupted()}, POSITION)
     assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+# Whole runs
+
+
+def _part(run: Any, source: Path | None, target: Path, stop: int) -> dict[str, Any]:
+    """Train to step `stop` of 9 (three epochs of batches of 8, 8 and 5 rows), save there, and tell what came out."""
+    run._resume_from = source
+    inputs = torch.linspace(-1, 1, 21, dtype=torch.float64)[:, None]
+    model = nn.Linear(1, 1, dtype=torch.float64)
+    nn.init.constant_(model.weight, 1.0 if source is None else 77.0)
+    nn.init.zeros_(model.bias)
+    model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    schedule = run.prepare(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8))
+    loader = run.loader((inputs, inputs.exp()), 8)
+    for _ in run.epochs(3):
+        for batch, goal in loader:
+            if run.step((model(batch) - goal).square().mean(), optimizer):
+                schedule.step()
+            if run.steps == stop and stop % 3:   # in the middle of an epoch
+                _keep(run, target)
+                break
+        if run.steps == stop:
+            if stop % 3 == 0:
+                _keep(run, target)
+            break
+    run._monitor.finished()
+    run._monitor.close()
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines() if run.is_main else []
+    losses = [json.loads(line)["epoch_loss"] for line in lines if "epoch_loss" in line]
+    return {"weights": [model.weight.item(), model.bias.item()], "lr": schedule.get_last_lr(), "losses": losses}
+
+
+def _keep(run: Any, target: Path) -> None:
+    folder = run.save()
+    if run.is_main:
+        shutil.copytree(folder, target)
+
+
+def _plain() -> tuple[list[float], list[float]]:
+    """The same in plain PyTorch, written out: the weights after 9 steps, and the mean loss of each epoch."""
+    inputs = torch.linspace(-1, 1, 21, dtype=torch.float64)
+    weights, moments, lr, losses = [torch.tensor(v, dtype=torch.float64) for v in (1.0, 0.0)], [0.0, 0.0], 0.1, []
+    for _ in range(3):
+        total = 0.0
+        for batch in inputs.split(8):
+            residual = weights[0] * batch + weights[1] - batch.exp()
+            total += residual.square().sum().item()
+            gradients = (2 * residual * batch).mean(), (2 * residual).mean()
+            moments = [0.9 * moment + gradient for moment, gradient in zip(moments, gradients, strict=True)]
+            weights = [weight - lr * moment for weight, moment in zip(weights, moments, strict=True)]
+            lr *= 0.8
+        losses.append(total / 21)
+    return [weight.item() for weight in weights], losses
+
+
+@pytest.mark.parametrize(("before", "after", "stop"), [(1, 3, 4), (3, 2, 4), (2, 1, 5), (2, 3, 6)])
+def test_a_run_is_resumed_on_another_number_of_ranks(tmp_path: Path, before: int, after: int, stop: int) -> None:
+    """Saved in the middle of an epoch or at its end, it comes to the weights and epoch losses of one plain process."""
+    expected, losses = _plain()
+    assert abs(expected[0] - 1.0) > 0.05
+    first = run_ranks(_part, before, None, tmp_path / "step", stop)
+    resumed = run_ranks(_part, after, tmp_path / "step", tmp_path / "end", 9)
+    for rank in resumed:
+        assert rank["weights"] == pytest.approx(expected, abs=1e-12)
+        assert rank["lr"] == pytest.approx([0.1 * 0.8 ** 9], rel=1e-12)
+    assert first[0]["weights"] != rank["weights"]
+    assert resumed[0]["losses"] == pytest.approx(losses[stop // 3:], abs=1e-12)
