@@ -76,7 +76,7 @@ def _stream(dataset: Any, batch_size: int | None, group: Group, parts: Callable[
     if given:
         raise UsageError(f"{' and '.join(given)} was given with a stream ({type(dataset).__name__}).",
                          "A stream has an order of its own, and is read from its beginning.",
-                         "Let the stream shuffle or weigh by itself: `random`, numpy and torch are seeded by (seed, pass).")
+                         "Let the stream shuffle or weigh by itself, with `random`, numpy or torch: they are seeded.")
     if batch_size is None:
         raise _no_batch_size()
     if isinstance(dataset, Iterator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -40,14 +41,16 @@ class Workers(Generic[Request]):
         try:
             for reply in self._started():
                 yield self._requests.answered(), reply
+            return
         except RuntimeError as error:
-            if not str(error).startswith("DataLoader "):
+            failure = str(error).strip()
+            if not failure.startswith("DataLoader "):
                 raise
-            self._loader = None
-            raise DataError(f"Rank {self._rank} got no batch from its {self.count} data worker processes.",
-                            str(error).strip().splitlines()[0],
-                            "A worker that was killed often ran out of memory, or of shared memory (/dev/shm); one "
-                            "that timed out waits for a file or a lock. Try num_workers=0.") from error
+        self._loader = None
+        gc.collect()   # as long as torch's loader lives, it raises again whenever a child process of any kind ends
+        raise DataError(f"Rank {self._rank} got no batch from its {self.count} data worker processes.", failure,
+                        "A worker that was killed often ran out of memory, or of shared memory (/dev/shm); one that "
+                        "timed out waits for a file or a lock. Try num_workers=0.")
 
     def _started(self) -> DataLoader[Any]:
         if self._loader is None:
