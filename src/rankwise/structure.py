@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,15 @@ def is_container(value: Any) -> bool:
     """Whether `rebuilt` knows how to go into this value."""
     return isinstance(value, (tuple, list, Mapping)) or (
         dataclasses.is_dataclass(value) and not isinstance(value, type))
+
+
+def members(container: Any) -> Iterable[Any]:
+    """What a container holds, in order."""
+    if isinstance(container, (tuple, list)):
+        return container
+    if isinstance(container, Mapping):
+        return container.values()
+    return [getattr(container, field.name) for field in dataclasses.fields(container) if hasattr(container, field.name)]
 
 
 def rebuilt(function: Callable[..., Any], first: Any, *others: Any) -> Any:
@@ -27,8 +36,8 @@ def rebuilt(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     result = copy.copy(first)   # not __init__, which may take other things than the fields
     for field in dataclasses.fields(first):
         if hasattr(first, field.name):
-            members = (getattr(each, field.name) for each in (first, *others))
-            object.__setattr__(result, field.name, function(*members))   # works on frozen ones too
+            values = (getattr(each, field.name) for each in (first, *others))
+            object.__setattr__(result, field.name, function(*values))   # works on frozen ones too
     return result
 
 

@@ -90,7 +90,8 @@ class DDP(Single):
             self._checked[optimizer] = count
 
     def layout(self) -> dict[str, Any]:
-        return {"world_size": self._group.size, "bucket_bytes": [reduction.layout() for reduction in self._reductions]}
+        buckets = [reduction.bucket_bytes for reduction in self._reductions]
+        return {"world_size": self._group.size, "bucket_bytes": buckets}
 
     def close(self) -> None:
         for reduction in self._reductions:

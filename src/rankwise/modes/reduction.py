@@ -32,6 +32,7 @@ class Reduction:
             find_unused_parameters=options.find_unused, static_graph=options.static_graph, **bucket)
         if not (options.find_unused or options.static_graph):
             self._fix_buckets()
+        self.bucket_bytes = [] if options.static_graph else self._bucket_bytes()
 
     def _fix_buckets(self) -> None:
         """Lay out the buckets now, for torch would do it after the first step.
@@ -69,11 +70,9 @@ class Reduction:
                            "Without a gradient from every rank their average cannot be taken.",
                            "Freeze them (requires_grad_(False)), or use run.prepare(model, find_unused=True).")
 
-    def layout(self) -> list[int]:
-        """Bytes of each bucket, in order of reduction."""
-        facts = self._ddp._get_ddp_logging_data()
-        text = facts.get("rebuilt_bucket_sizes") or facts.get("initial_bucket_sizes") or ""
-        return [int(size) for size in text.replace(" ", "").split(",") if size]
+    def _bucket_bytes(self) -> list[int]:
+        """Bytes of each bucket, in order of reduction; a static graph gets its buckets after the first step."""
+        return [bucket.buffer().nbytes for bucket in self._ddp.reducer._get_zeros_like_grad_buckets()]
 
     def close(self) -> None:
         """Let go of torch's reducer, whose transport must end before the interpreter does."""
