@@ -66,7 +66,7 @@ def train(run: rw.Run, data: str = "cifar10", epochs: int = 30, batch_size: int 
             loss = F.cross_entropy(model(images), labels, label_smoothing=smoothing)
             if run.step(loss, optimizer):   # with micro-batches, the weights change once a global batch
                 schedule.step()
-        run.log(accuracy=accuracy(run, model, test_set), lr=schedule.get_last_lr()[0])
+        run.log(accuracy=accuracy(run, model, test_set))
         run.save()
 
 
