@@ -214,9 +214,14 @@ def test_parameters_of_no_prepared_module_are_refused() -> None:
     assert all("holds parameters of no prepared module" in text for text in run_groups(unknown_parameters, 2))
 
 
+def wide() -> nn.Module:
+    """A network of more than 1 MiB, torch's size of the first bucket."""
+    return nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 30_000), nn.Linear(30_000, 2)).double()
+
+
 def bucket_layouts(group: Group) -> list[Any]:
     mode, stepper = open_parts(group)
-    model = mode.prepare(mlp(), bucket_mb=0.0003)
+    model = mode.prepare(wide(), bucket_mb=1)
     inputs, _ = data(8)
     layouts = [mode.layout()]
     for _ in range(3):
@@ -232,7 +237,7 @@ def test_buckets_are_fixed_from_the_first_step() -> None:
     results = run_groups(bucket_layouts, 2)
     layouts = [layout for result in results for layout in result]
     assert all(layout == layouts[0] for layout in layouts)
-    assert sum(layouts[0]["bucket_bytes"][0]) == 8 * sum(parameter.numel() for parameter in mlp().parameters())
+    assert sum(layouts[0]["bucket_bytes"][0]) == 8 * sum(parameter.numel() for parameter in wide().parameters())
     assert len(layouts[0]["bucket_bytes"][0]) > 1
 
 
