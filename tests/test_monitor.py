@@ -158,6 +158,29 @@ def test_a_loss_that_is_no_number_is_null_in_the_file_and_nan_on_the_console(
     assert "loss nan" in capsys.readouterr().out
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_no_step_makes_the_host_wait_for_a_gpu(tmp_path: Path) -> None:
+    """Adding, reducing and logging device tensors runs under torch's refusal of synchronising calls."""
+    device = torch.device("cuda", 0)
+    log = Monitor(Group(World(), device), tmp_path, Settings(log_every=2))
+    values = torch.arange(1.0, 9.0, device=device).unbind()
+    amount = torch.tensor(1.0, device=device)
+    with log.epoch(0, 1):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for step, value in enumerate(values, 1):
+                log.add_loss(value, amount)
+                log.after_step(step)
+                log.log({"double": value * 2}, step=step, epoch=0)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    log.close()
+    assert [line["loss"] for line in records(tmp_path) if "loss" in line] == [1.5, 3.5, 5.5, 7.5]
+    assert [line["double"] for line in records(tmp_path) if "double" in line] == [2.0 * step for step in range(1, 9)]
+    assert records(tmp_path)[-1]["epoch_loss"] == 4.5
+
+
 # A whole run
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import CheckpointError
-from rankwise.runfolder import CHECKPOINTS
+from rankwise.runfolder import CHECKPOINTS, is_run
 
 POSITION = "position.json"
 FORMAT = 1
@@ -48,7 +48,9 @@ def written_whole(target: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
+        permissions = temporary.stat().st_mode & 0o666   # as the umask has it; safetensors writes for its owner alone
         for file in temporary.iterdir():
+            file.chmod(permissions)
             _sync(file)
         _sync(temporary)
         if target.exists():   # a folder cannot be renamed over another; `find` knows the one that steps aside
@@ -115,7 +117,7 @@ def find(source: Path) -> tuple[Path, list[CheckpointError]]:
     `source` is one checkpoint, which is taken or refused; or a run's folder, whose newest sound one is taken.
     Raises CheckpointError where there is none.
     """
-    if not (source / CHECKPOINTS).is_dir():
+    if not is_run(source):
         require_sound(source)
         return source, []
     passed_over: list[CheckpointError] = []
@@ -132,7 +134,14 @@ def find(source: Path) -> tuple[Path, list[CheckpointError]]:
 
 
 def _newest_first(parent: Path) -> list[Path]:
-    names = [re.fullmatch(rf"step-(\d+)({re.escape(_OLD)})?", folder.name) for folder in parent.iterdir()]
+    try:
+        folders = list(parent.iterdir())
+    except FileNotFoundError:
+        folders = []
+    except OSError as error:
+        raise CheckpointError(f"A checkpoint was to be found in {parent}.", f"It cannot be read ({error.strerror}).",
+                              "See that you may read it.") from error
+    names = [re.fullmatch(rf"step-(\d+)({re.escape(_OLD)})?", folder.name) for folder in folders]
     order = sorted(((int(name[1]), name[2] is None, name[0]) for name in names if name), reverse=True)
     return [parent / name for _, _, name in order]
 

@@ -1,7 +1,7 @@
 """What a checkpoint holds: the plain state of all that was prepared, in files that need no rankwise to be read.
 
-A module is a safetensors file; a tensor that it has under several names is stored once, and the file's metadata maps
-each other name to the stored one. Everything else is in one torch.save file that `torch.load(weights_only=True)` reads.
+A module is a safetensors file (see weights.py). Everything else is in one torch.save file, which
+`torch.load(weights_only=True)` reads.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
 from torch import nn
 
 from rankwise.checkpoint import folder as folders
+from rankwise.checkpoint.weights import matched, plain_state, read_weights, write_weights
 from rankwise.errors import CheckpointError
 from rankwise.group import Group
 
 T = TypeVar("T")
 
 STATE = "state.pt"
-_FILE_ERRORS = (OSError, EOFError, RuntimeError, pickle.UnpicklingError, SafetensorError)   # torch: RuntimeError
-_NAMED = 5
+# torch tells of a full disk and of a damaged file with a RuntimeError
+_FILE_ERRORS = (OSError, EOFError, RuntimeError, pickle.UnpicklingError, SafetensorError)
 
 
 class Checkpoints:
@@ -107,34 +107,12 @@ def _explained(target: Path) -> Iterator[None]:
                               "Earlier checkpoints are as they were.") from error
 
 
-def plain_state(module: nn.Module) -> dict[str, Any]:
-    """The module's state dict on the CPU under its plain names; names of one tensor share one tensor."""
-    seen: dict[Any, torch.Tensor] = {}
-    return {_plain(name): _on_cpu(value, seen) for name, value in module.state_dict().items()}
-
-
-def _plain(name: str) -> str:
-    return name.replace("_orig_mod.", "")   # torch.compile puts it before the names of what it compiled
-
-
-def _on_cpu(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return value
-    identity = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-    if value.numel() and identity in seen:
-        return seen[identity]
-    copy = value.detach().cpu().contiguous()
-    if copy.untyped_storage().nbytes() != copy.nbytes:   # a view would take the whole storage with it
-        copy = copy.clone()
-    return seen.setdefault(identity, copy)
-
-
 def _write(target: Path, prepared: dict[str, Any], position: dict[str, Any]) -> None:
     states: dict[str, Any] = {}
     with _explained(target), folders.written_whole(target) as temporary:
         for name, thing in prepared.items():
             if isinstance(thing, nn.Module):
-                rest = _write_weights(temporary / f"{name}.safetensors", plain_state(thing))
+                rest = write_weights(temporary / f"{name}.safetensors", plain_state(thing))
                 if rest:
                     states[name] = rest
             else:
@@ -142,29 +120,6 @@ def _write(target: Path, prepared: dict[str, Any], position: dict[str, Any]) -> 
         torch.save(states, temporary / STATE)
         _require_readable(temporary / STATE, target)
         folders.seal(temporary, {"position": position, "classes": _classes(prepared)})
-
-
-def _write_weights(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """Write what safetensors can hold, each tensor once; returns the rest."""
-    stored: dict[str, torch.Tensor] = {}
-    first_names: dict[int, str] = {}
-    aliases: dict[str, str] = {}
-    rest: dict[str, Any] = {}
-    for name, value in state.items():
-        if not _fits_safetensors(value):
-            rest[name] = value
-        elif id(value) in first_names:
-            aliases[name] = first_names[id(value)]
-        else:
-            stored[name] = value
-            first_names[id(value)] = name
-    save_file(stored, path, {"format": "pt", **aliases})
-    return rest
-
-
-def _fits_safetensors(value: Any) -> bool:
-    return (isinstance(value, torch.Tensor) and value.layout == torch.strided
-            and not value.is_quantized and not value.is_complex())
 
 
 def _require_readable(path: Path, target: Path) -> None:
@@ -188,8 +143,8 @@ def _restore(folder: Path, classes: dict[str, str], prepared: dict[str, Any]) ->
         states = torch.load(folder / STATE, map_location="cpu", weights_only=True)
         for name, thing in prepared.items():
             if isinstance(thing, nn.Module):
-                weights = _read_weights(folder / f"{name}.safetensors")
-                states[name] = _matched(folder, name, thing, {**weights, **states.get(name, {})})
+                weights = read_weights(folder / f"{name}.safetensors")
+                states[name] = matched(folder, name, thing, {**weights, **states.get(name, {})})
     except _FILE_ERRORS as error:
         raise CheckpointError(f"{folder} was to be loaded.", f"It cannot be read: {error}.",
                               "See that every machine reaches the folder, and that its files are whole.") from error
@@ -210,36 +165,3 @@ def _require_same_things(folder: Path, classes: dict[str, str], prepared: dict[s
     if differences:
         raise CheckpointError(f"{folder} was to be loaded.", f"It is of another training: {'; '.join(differences)}.",
                               "Prepare the same things, in the same order, as in the run that saved it.")
-
-
-def _read_weights(path: Path) -> dict[str, torch.Tensor]:
-    with safe_open(path, framework="pt") as file:
-        aliases = file.metadata() or {}
-    tensors = load_file(path)
-    return {**tensors, **{name: tensors[first] for name, first in aliases.items() if first in tensors}}
-
-
-def _matched(folder: Path, name: str, module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
-    """The saved state under the module's own names. Raises CheckpointError with the keys and shapes that differ."""
-    own = module.state_dict()
-    missing = [key for key in own if _plain(key) not in saved]
-    unknown = saved.keys() - {_plain(key) for key in own}
-    shapes = [f"{key} {_shape(saved[_plain(key)])}, here {_shape(value)}" for key, value in own.items()
-              if key not in missing and _shape(saved[_plain(key)]) != _shape(value)]
-    differences = {"missing in the checkpoint": missing, "not in the model": sorted(unknown),
-                   "of another shape": shapes}
-    found = [f"{label}: {_some(keys)}" for label, keys in differences.items() if keys]
-    if found:
-        raise CheckpointError(f"{folder} was to be loaded into `{name}` ({type(module).__name__}).",
-                              f"Its tensors differ; {'; '.join(found)}.",
-                              "Build the model with the sizes of the run that saved it.")
-    return {key: saved[_plain(key)] for key in own}
-
-
-def _shape(value: Any) -> Any:
-    return list(value.shape) if isinstance(value, torch.Tensor) else None
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

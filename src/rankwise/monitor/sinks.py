@@ -11,6 +11,7 @@ from typing import Any, Protocol, TextIO
 
 _FLUSH_SECONDS = 1.0
 _THIN_SECONDS = 0.1
+_TENSORBOARD_FLUSH_SECONDS = 10
 
 
 class Sink(Protocol):
@@ -63,7 +64,8 @@ class TensorBoard:
 
     def open(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1,
+                                     flush_secs=_TENSORBOARD_FLUSH_SECONDS)
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         names = tuple(values)
