@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import sys
 import time
@@ -57,8 +58,9 @@ class Failure:
         if _OURS in left:
             message = left["message"]
             return cls(summary=message["message"], text=message["extraInfo"]["py_callstack"], **left[_OURS])
-        return cls(summary=_how_it_ended(exit_code), text=_tail(log), time_seconds=seen_seconds,
-                   follows=exit_code == -signal.SIGTERM,   # what the agent sends to the ranks that are left
+        stopped = exit_code == -signal.SIGTERM   # what the agent sends to the ranks that are left after a failure
+        return cls(summary=_how_it_ended(exit_code), text=_tail(log), follows=stopped,
+                   time_seconds=math.inf if stopped else seen_seconds,
                    exit_code=EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED)
 
     def leave(self) -> None:
