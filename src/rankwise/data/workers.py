@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -28,6 +27,7 @@ class Workers(Generic[Request]):
         self._read, self._pin, self._timeout_seconds, self._rank = read, pin, timeout_seconds, rank
         self._requests: _Requests[Request] = _Requests()
         self._loader: DataLoader[Any] | None = None
+        self._iterator: Any = None
 
     def replies(self, requests: Iterator[Request]) -> Iterator[tuple[Request, Any]]:
         """Each request with its reply. Left early, what was asked ahead is dropped at the next call."""
@@ -38,27 +38,34 @@ class Workers(Generic[Request]):
                 yield request, reply
             return
         self._requests.start(requests)
+        self._iterator = iter(self._start() if self._loader is None else self._loader)
         try:
-            for reply in self._started():
+            for reply in self._iterator:
                 yield self._requests.answered(), reply
             return
-        except RuntimeError as error:
+        except Exception as error:
+            self._stop()
             failure = str(error).strip()
-            if not failure.startswith("DataLoader "):
+            if not (isinstance(error, RuntimeError) and failure.startswith("DataLoader ")):
                 raise
-        self._loader = None
-        gc.collect()   # as long as torch's loader lives, it raises again whenever a child process of any kind ends
         raise DataError(f"Rank {self._rank} got no batch from its {self.count} data worker processes.", failure,
                         "A worker that was killed often ran out of memory, or of shared memory (/dev/shm); one that "
                         "timed out waits for a file or a lock. Try num_workers=0.")
 
-    def _started(self) -> DataLoader[Any]:
-        if self._loader is None:
-            self._loader = DataLoader(
-                _Answers(self._read), batch_sampler=self._requests, num_workers=self.count, collate_fn=_unchanged,
-                pin_memory=self._pin, timeout=self._timeout_seconds, persistent_workers=True,
-                generator=torch.Generator())   # the default one belongs to the training
+    def _start(self) -> DataLoader[Any]:
+        self._loader = DataLoader(
+            _Answers(self._read), batch_sampler=self._requests, num_workers=self.count, collate_fn=_unchanged,
+            pin_memory=self._pin, timeout=self._timeout_seconds, persistent_workers=True,
+            generator=torch.Generator())   # the default one belongs to the training
         return self._loader
+
+    def _stop(self) -> None:
+        """End the workers now. Left to the garbage collector they would outlive the error, which holds on to them, and
+        after the death of one torch raises again whenever a child process of any kind ends."""
+        stop = getattr(self._iterator, "_shutdown_workers", None)
+        if stop is not None:
+            stop()
+        self._loader = self._iterator = None
 
 
 class _Requests(Generic[Request]):
