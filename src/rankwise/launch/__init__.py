@@ -82,7 +82,7 @@ def _from_here(function: Callable[..., Any], arguments: dict[str, Any], settings
     from rankwise.launch.job import private_folder
     from rankwise.launch.shipping import result, ship
     with private_folder() as folder:
-        job = ship(function, arguments, folder)
+        job = ship(function, arguments, folder, has_terminal=not _is_interactive() or sys.stdout.isatty())
         run_folder = choose_folder(settings, name_of(function))
         outcome = run_ranks(job, settings, run_folder, folder)
         if outcome.failure is not None and in_script:

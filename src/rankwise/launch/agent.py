@@ -96,8 +96,9 @@ def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path) -> O
     spec = WorkerSpec(role="rank", local_world_size=ranks, entrypoint=sys.executable, args=("-c", _worker_code()),
                       rdzv_handler=rendezvous, max_restarts=0)
     agent = LocalElasticAgent(spec, files, exit_barrier_timeout=settings.timeout)
+    show = (lambda: None) if job.has_terminal else streams.Followed(streams.log_file(run_folder, 0)).show
     with _quiet_agent():
-        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS)
+        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS, meanwhile=show)
     return _outcome(agent, result, rendezvous.run_folder)
 
 

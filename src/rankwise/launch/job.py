@@ -18,7 +18,8 @@ class Job:
     """A script, a module or a shipped function, with what `sys.argv` and `sys.path` are to be there.
 
     Exactly one of `script`, `module` and `function` is set; `function` is the file that holds it, and
-    `sources` the lines of code that stands in no file, by the name that its tracebacks give.
+    `sources` the lines of code that stands in no file, by the name that its tracebacks give. With `has_terminal` rank 0
+    shares the launcher's output; without, its output is in its log file alone.
     """
 
     script: str | None = None
@@ -27,6 +28,7 @@ class Job:
     argv: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     sources: dict[str, list[str]] = field(default_factory=dict)
+    has_terminal: bool = True
 
     def write(self, folder: Path) -> Path:
         """Keep this job in `folder`; returns its file."""

@@ -21,7 +21,7 @@ _FUNCTION = "function.pickle"
 _RESULT = "result.pickle"
 
 
-def ship(function: Callable[..., Any], arguments: dict[str, Any], folder: Path) -> Job:
+def ship(function: Callable[..., Any], arguments: dict[str, Any], folder: Path, *, has_terminal: bool = True) -> Job:
     """A job that calls `function(run, **arguments)`; what the function refers to goes with it.
 
     Raises UsageError for what cannot be sent.
@@ -37,7 +37,7 @@ def ship(function: Callable[..., Any], arguments: dict[str, Any], folder: Path) 
     file = folder / _FUNCTION
     file.write_bytes(content.getvalue())
     typed = {name for name in pickler.files if not Path(name).is_file()}
-    return Job(function=str(file), argv=list(sys.argv), path=list(sys.path),
+    return Job(function=str(file), argv=list(sys.argv), path=list(sys.path), has_terminal=has_terminal,
                sources={name: linecache.getlines(name) for name in typed})
 
 

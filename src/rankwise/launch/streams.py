@@ -49,6 +49,25 @@ def copied_to(path: Path) -> Iterator[TextIO]:
             sys.stdout, sys.stderr = before
 
 
+class Followed:
+    """A file that others append to: `show` prints what is new in it, for a launcher that has no terminal to share."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read_bytes = path, 0
+
+    def show(self) -> None:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            new = file.read()
+        whole = new[:new.rfind(b"\n") + 1]   # a line that is still being written waits
+        self._read_bytes += len(whole)
+        if whole:
+            sys.stdout.write(whole.decode("utf-8", "replace"))
+            sys.stdout.flush()
+
+
 class Copied:
     """A text stream whose finished lines are copied to a log, without what a terminal draws over again."""
 

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rankwise.errors import PeerError
@@ -28,8 +28,9 @@ class Terminated(KeyboardInterrupt):
     """This launcher was told to end, by SIGTERM or SIGHUP; like Ctrl-C in all else."""
 
 
-def supervise(agent: LocalElasticAgent, *, limit_seconds: float) -> RunResult:
-    """Run the agent to its end. However this is left, no rank is.
+def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
+              meanwhile: Callable[[], None] = lambda: None) -> RunResult:
+    """Run the agent to its end. However this is left, no rank is. `meanwhile` is called now and then, and at the end.
 
     Raises KeyboardInterrupt when interrupted, PeerError where the other machines did not end within `limit_seconds`
     after the ranks of this one, and what the agent raises where the machines did not meet.
@@ -46,7 +47,7 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float) -> RunResult:
     try:
         with signals_as_interrupts():
             thread.start()
-            _wait(thread, agent, limit_seconds)
+            _wait(thread, agent, limit_seconds, meanwhile)
     except BaseException:
         end_ranks(agent, thread)
         raise
@@ -58,10 +59,12 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float) -> RunResult:
     return result
 
 
-def _wait(thread: threading.Thread, agent: LocalElasticAgent, limit_seconds: float) -> None:
+def _wait(thread: threading.Thread, agent: LocalElasticAgent, limit_seconds: float,
+          meanwhile: Callable[[], None]) -> None:
     ended_at: float | None = None
     while thread.is_alive():
         thread.join(_POLL_SECONDS)
+        meanwhile()
         pids = _pids(agent)
         if not pids or any(_is_running(pid) for pid in pids):
             continue

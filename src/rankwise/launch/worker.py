@@ -38,13 +38,13 @@ def main() -> NoReturn:
     if job_file is None or run_folder is None or world is None:
         raise UsageError("This module was started by hand.", "It is what `rankwise run` starts on each rank.",
                          "Use `rankwise run TARGET`.")
-    log = streams.log_file(run_folder, world.rank)
-    if world.is_main:
+    job, log = Job.read(job_file), streams.log_file(run_folder, world.rank)
+    if world.is_main and job.has_terminal:
         with streams.copied_to(log):
-            code = _run(Job.read(job_file), job_file.parent)
+            code = _run(job, job_file.parent)
     else:
         streams.into_file(log)
-        code = _run(Job.read(job_file), job_file.parent)
+        code = _run(job, job_file.parent)
     leave(code)
 
 
