@@ -8,6 +8,7 @@ import json
 import math
 import re
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -346,18 +347,23 @@ def test_breaking_out_of_the_epochs_shows_the_whole_epoch(tmp_path: Path, capsys
         for _ in _epochs(log, 3):
             train(log, [1.0, 2.0, 6.0])
             break
+        log.finished()
     assert records(tmp_path)[-1]["epoch_loss"] == 3.0
     assert "epoch 1/3  3/3 steps  loss 3.0000" in capsys.readouterr().out
 
 
-def test_a_loop_thrown_away_after_the_log_was_closed_says_nothing(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_epoch_has_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def body(log: Monitor) -> None:
+        for _ in _epochs(log, 3):
+            train(log, [1.0])
+            raise ValueError
+
     with monitor(tmp_path) as log:
-        epochs = _epochs(log, 3)
-        next(epochs)
-        train(log, [1.0])
-    epochs.close()
-    assert capsys.readouterr().out == ""
+        try:
+            body(log)
+        except ValueError as error:
+            traceback.clear_frames(error.__traceback__)
+        assert capsys.readouterr().out == ""
 
 
 def _epochs(log: Monitor, total: int) -> Any:
@@ -374,16 +380,19 @@ def test_the_first_line_says_how_the_run_is_laid_out_and_the_last_what_to_try(
     (tmp_path / "settings.json").write_text('{"target": "fashion"}')
     with monitor(tmp_path, seed=3) as log:
         log.begin("ddp", 2)
+        log.exported(Path.cwd() / "weights.pth")
         log.finished()
-        log.saved(tmp_path / "checkpoints" / "step-000003")
-        log.exported(Path("weights.pth"))
-        log.finished()
+    last = f"run folder {tmp_path}; to look at it: tensorboard --logdir {tmp_path}"
     assert capsys.readouterr().out.splitlines() == [
-        f"mode ddp (chosen by auto), 2 cpu devices, seed 3, run folder {tmp_path}",
-        f"run folder {tmp_path}", f"to look at it: tensorboard --logdir {tmp_path}",
-        "weights written to weights.pth",
-        f"run folder {tmp_path}", f"to look at it: tensorboard --logdir {tmp_path}",
-        f"to train on: rankwise run fashion --resume {tmp_path.name}"]
+        f"mode ddp (chosen by auto), 2 cpu devices, seed 3, run folder {tmp_path}", "weights written to weights.pth",
+        last]
+    with monitor(tmp_path) as log:
+        for _ in _epochs(log, 2):
+            log.saved(tmp_path / "checkpoints" / "step-000003")
+            break
+        log.finished()
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"to go on: rankwise run fashion --resume {tmp_path.name}", last]
 
 
 def test_a_resumed_run_with_no_epoch_left_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ class Monitor:
         self._carried: dict[str, Any] | None = None
         self._step = self._reduced_step = 0
         self._draw_at = math.inf
-        self._has_saved = self._closed = False
+        self._has_saved = self._is_broken_off = False
 
     @property
     def sinks(self) -> list[Sink]:
@@ -60,15 +60,15 @@ class Monitor:
     @contextlib.contextmanager
     def epoch(self, epoch: int, total: int) -> Iterator[None]:
         """One epoch of `total`; its line is shown at the end."""
+        self._end_broken_off()
         self._progress = Progress(epoch, total, carried=self._carried, earlier_seconds=self._epoch_seconds)
         self._carried = None
         self._logged = {}
         self._draw_later(self._progress.stepped())
         try:
             yield
-        except GeneratorExit:   # a `break` out of the epochs; but a failed run's loop may be thrown away much later
-            if not self._closed:
-                self._end_epoch()
+        except GeneratorExit:   # a `break` out of the epochs; or a failure, after which nothing more is said
+            self._is_broken_off = True
             raise
         self._begin_reduction()
         self._end_epoch()
@@ -111,6 +111,11 @@ class Monitor:
 
         self._log.turn(Entry(self._step, progress.epoch, values))
 
+    def _end_broken_off(self) -> None:
+        if self._is_broken_off:
+            self._is_broken_off = False
+            self._end_epoch()
+
     def _end_epoch(self) -> None:
         self._log.settle()
         progress, loss = self._progress, self._progress.loss
@@ -135,6 +140,7 @@ class Monitor:
 
     def print(self, *words: Any) -> None:
         """A line on rank 0's console, above the progress line."""
+        self._end_broken_off()
         if self._console:
             self._console.say(" ".join(map(str, words)))
 
@@ -142,13 +148,13 @@ class Monitor:
         """Say how the run is laid out: the mode that is used, over how many devices."""
         chosen = " (chosen by auto)" if self._settings.mode == "auto" else ""
         self.print(f"mode {mode}{chosen}, {devices} {self._group.device.type} device{'s' * (devices > 1)}, "
-                   f"seed {self._settings.seed}, run folder {self._folder}")
+                   f"seed {self._settings.seed}, run folder {_shown(self._folder)}")
 
     def resumed(self, folder: Path, epoch: int, steps: int, progress: dict[str, Any] | None) -> None:
         """All that was prepared was restored; `progress` is what `state_dict` gave in the middle of an epoch."""
         self._carried = progress
         self._log.first_step = self._step = self._reduced_step = steps
-        self.print(f"resumed from {folder}: epoch {epoch + 1}, after step {steps}")
+        self.print(f"resumed from {_shown(folder)}: epoch {epoch + 1}, after step {steps}")
 
     def saved(self, folder: Path) -> None:
         """A checkpoint was written."""
@@ -156,18 +162,19 @@ class Monitor:
 
     def exported(self, path: Path) -> None:
         """The weights were written."""
-        self.print(f"weights written to {path}")
+        self.print(f"weights written to {_shown(path)}")
 
     def finished(self) -> None:
         """The training function returned: say where the results are, and what to try next."""
+        self._end_broken_off()
         self._log.settle()
         if self._log.first_step and not self._epoch_seconds:
             self.print("no epoch was left to train: ask for more epochs to train on")
-        self.print(f"run folder {self._folder}")
-        self.print(f"to look at it: tensorboard --logdir {self._folder}")
         target = runfolder.target_of(self._folder)
-        if self._has_saved and target:
-            self.print(f"to train on: rankwise run {target} --resume {self._folder.name}")
+        is_complete = self._progress.epoch + 1 >= self._progress.epochs
+        if self._has_saved and target and not is_complete:
+            self.print(f"to go on: rankwise run {target} --resume {self._folder.name}")
+        self.print(f"run folder {_shown(self._folder)}; to look at it: tensorboard --logdir {_shown(self._folder)}")
 
     # What a checkpoint keeps
 
@@ -179,10 +186,15 @@ class Monitor:
 
     def close(self) -> None:
         """Close the console and the sinks; what is not reduced yet is left alone, for other ranks may be gone."""
-        self._closed = True
         if self._console:
             self._console.close()
         self._log.close()
+
+
+def _shown(path: Path) -> Path:
+    """The path as a person would type it here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _require_loggable(name: str, value: Any) -> None:
