@@ -66,13 +66,13 @@ class DDP(Single):
                  amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
         """Average gradients in this backward where it is the last of a global batch.
 
-        A module that the loss does not reach waits for its next backward, which may come with an earlier micro-batch:
-        it is then averaged once more than needed, and a mean of equal means is the same. Where unused parameters are
-        looked for, such a backward must be announced, for they are others.
+        Averaging in an earlier micro-batch as well costs time and changes nothing: a mean of equal means is the same.
+        It happens to a module that the loss did not reach when it was due. Two cases must announce every backward: a
+        static graph, in which torch counts them, and unused parameters, which may be others by then.
         """
         several = len(self._reductions) > 1
         expected = [reduction for reduction in self._reductions
-                    if micro_batch.is_last or (several and reduction.find_unused)]
+                    if micro_batch.is_last or reduction.static_graph or (several and reduction.find_unused)]
         guard = self._guard.against(amount)
         return _reducing(expected, loss, guard) if expected else guard
 

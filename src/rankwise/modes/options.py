@@ -18,7 +18,8 @@ class PrepareOptions:
     find_unused: bool = False
     """Parameters may be without a gradient in some steps (ddp looks for them in each backward)."""
     static_graph: bool = False
-    """The graph is the same in every step (lets ddp work with reentrant checkpointing)."""
+    """The graph is the same in every backward: lets ddp work with reentrant checkpointing, and reduce unused parameters
+    without looking for them. Gradients are then averaged with every micro-batch."""
     bucket_mb: float | None = None
     """Most gradient bytes that ddp reduces at once, in MiB; None leaves it to torch (25)."""
 

@@ -23,16 +23,15 @@ class Reduction:
     """Averages the gradients of `parameters` (name: trainable parameter) over the ranks of `group`."""
 
     def __init__(self, owner: str, parameters: dict[str, nn.Parameter], group: Group, options: PrepareOptions) -> None:
-        self.find_unused, self._static_graph = options.find_unused, options.static_graph
+        self.find_unused, self.static_graph = options.find_unused, options.static_graph
         self._owner, self._parameters = owner, parameters
-        self._backwards = 0
         bucket: Any = {} if options.bucket_mb is None else {"bucket_cap_mb": options.bucket_mb}
         self._ddp: Any = DistributedDataParallel(
             nn.ParameterList(parameters.values()), process_group=group.process_group, gradient_as_bucket_view=True,
             find_unused_parameters=options.find_unused, static_graph=options.static_graph, **bucket)
         if not (options.find_unused or options.static_graph):
             self._fix_buckets()
-        self.bucket_bytes = [] if options.static_graph else self._bucket_bytes()
+        self.bucket_bytes = [] if options.static_graph else self._bucket_bytes()   # static: after the first step
 
     def _fix_buckets(self) -> None:
         """Lay out the buckets now, for torch would do it after the first step.
@@ -49,19 +48,22 @@ class Reduction:
 
     def begin(self, loss: torch.Tensor) -> None:
         """A backward from `loss` begins: reduce what it computes, together with what was accumulated before."""
-        if self._static_graph:
-            self._ddp.reducer._rebuild_buckets()
         self._ddp.reducer.prepare_for_backward([loss] if self.find_unused else [])
 
     def finish(self) -> None:
         """The backward is over. Raises MisuseError where it reached some of the parameters and not others."""
-        self._backwards += 1
-        if self._static_graph and self._backwards == 1:
-            self._ddp.reducer._delay_all_reduce()
+        if self.static_graph and not self.bucket_bytes:
+            self._learn_graph()
         try:
             self._ddp.reducer._check_reducer_finalized()
         except RuntimeError:
             raise self._unused() from None
+
+    def _learn_graph(self) -> None:
+        """After the first backward of a static graph, which only counts: reduce, and lay out buckets in its order."""
+        self._ddp.reducer._delay_all_reduce()
+        self._ddp.reducer._rebuild_buckets()
+        self.bucket_bytes = self._bucket_bytes()
 
     def _unused(self) -> MisuseError:
         names = [name for name, parameter in self._parameters.items() if parameter.grad is None]
@@ -71,7 +73,7 @@ class Reduction:
                            "Freeze them (requires_grad_(False)), or use run.prepare(model, find_unused=True).")
 
     def _bucket_bytes(self) -> list[int]:
-        """Bytes of each bucket, in order of reduction; a static graph gets its buckets after the first step."""
+        """Bytes of each bucket, in order of reduction."""
         return [bucket.buffer().nbytes for bucket in self._ddp.reducer._get_zeros_like_grad_buckets()]
 
     def close(self) -> None:
