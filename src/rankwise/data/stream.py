@@ -68,7 +68,7 @@ class Stream:
     def _agreed(self, pass_number: int, first: int) -> Iterator[tuple[int, Reply, _Told]]:
         """Each global batch with what all ranks told of it, while the exchange about the next one is under way."""
         earlier = None
-        for request, reply in self._workers.replies(self._requests(pass_number, first)):
+        for request, reply in self._workers.replies(_requests(pass_number, first, self._workers.count)):
             if reply is None:
                 continue
             if reply.sample:
@@ -77,11 +77,6 @@ class Stream:
             if earlier is not None:
                 yield earlier[0], earlier[1], _Told(*earlier[2].wait().tolist())
             earlier = request.batch, reply, exchange
-
-    def _requests(self, pass_number: int, first: int) -> Iterator[Request]:
-        """Global batches without end; from one that is the first worker's, so that each worker keeps its own ones."""
-        for batch in count(first - first % max(1, self._workers.count)):
-            yield Request(pass_number, batch, wanted=batch >= first)
 
     def _telling(self, reply: Reply) -> torch.Tensor:
         table = torch.zeros(3, self._group.size, dtype=torch.int64)
@@ -117,3 +112,9 @@ class Stream:
     def _nothing(self) -> Any:
         with kept_randomness():
             return collate_nothing(self._collate, lambda: copy.deepcopy(self._sample[0]))
+
+
+def _requests(pass_number: int, first: int, workers: int) -> Iterator[Request]:
+    """Global batches without end; from one that is the first worker's, so that each worker keeps its own ones."""
+    for batch in count(first - first % max(1, workers)):
+        yield Request(pass_number, batch, wanted=batch >= first)

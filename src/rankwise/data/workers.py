@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -64,7 +65,8 @@ class Workers(Generic[Request]):
         after the death of one torch raises again whenever a child process of any kind ends."""
         stop = getattr(self._iterator, "_shutdown_workers", None)
         if stop is not None:
-            stop()
+            with contextlib.suppress(RuntimeError):   # that it was killed, once more
+                stop()
         self._loader = self._iterator = None
 
 
