@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rankwise import augment as augment
     from rankwise import datasets as datasets
+    from rankwise.data import augment as augment
     from rankwise.launch import launch as launch
     from rankwise.run import Run as Run
 

@@ -17,7 +17,8 @@ def kind_of_device(asked: str) -> str:
     if asked == "auto":
         return next(kind for kind, present in here.items() if present)
     if not here.get(asked, False):
-        raise UsageError(f"--accelerator is {asked}.", f"This machine has {', '.join(k for k, p in here.items() if p)}.",
+        present = ", ".join(kind for kind, is_here in here.items() if is_here)
+        raise UsageError(f"--accelerator is {asked}.", f"This machine has {present}.",
                          "Leave --accelerator out, or choose one of these.")
     return asked
 

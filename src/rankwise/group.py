@@ -8,6 +8,7 @@ alone.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import time
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ class Group:
             return cls(world, device, timeout_seconds=timeout_seconds)
         # Imported after a process group exists, this module pins the group for good (a default argument holds it):
         # gloo's threads then outlive the interpreter's end and abort it.
-        import torch.distributed.nn.functional
+        importlib.import_module("torch.distributed.nn.functional")
         timeout = timedelta(seconds=timeout_seconds)
         try:
             if store is None:

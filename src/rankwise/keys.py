@@ -31,4 +31,5 @@ def mix_array(key: int, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     state = (words ^ np.uint64(key)) * np.uint64(_GOLDEN) + np.uint64(_GOLDEN)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(_FIRST)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(_SECOND)
-    return state ^ (state >> np.uint64(31))
+    mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
+    return mixed

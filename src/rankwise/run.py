@@ -10,11 +10,12 @@ from typing import Any, overload
 import torch
 from torch import nn
 
-from rankwise import keys
+from rankwise import keys, totals
 from rankwise.checkpoint.state import Checkpoints
 from rankwise.data.loader import Loader
 from rankwise.errors import MisuseError
 from rankwise.group import Group
+from rankwise.inhand import InHand
 from rankwise.microbatch import MicroBatch
 from rankwise.modes import Mode
 from rankwise.monitor import Monitor, Sink
@@ -43,8 +44,8 @@ class Run:
         self._resume_from = resume_from
         self._prepared: dict[str, Any] = {}
         self._loaders: list[Loader] = []
-        self._live: dict[Loader, MicroBatch] = {}
-        self._latest: Loader | None = None
+        self._later_loaders = 0
+        self._in_hand: InHand[Loader] = InHand()
         self._micro_batches_this_step = 0
         self._owes_step = False
         self._restored = False
@@ -125,23 +126,30 @@ class Run:
     def loader(self, dataset: Any, batch_size: int | None = None, **options: Any) -> Loader:
         """Batches of `dataset` for this rank, on its device: `batch_size` samples a step over all devices together.
 
+        Make it before `epochs`: a checkpoint then keeps its position.
         See `rankwise.data.loader.Loader` for the options (shuffle, drop_last, weights, batch_sampler, collate_fn,
         num_workers, micro_batch, augment, sharded).
         """
         options.setdefault("micro_batch", self.settings.micro_batch)
-        loader = Loader(dataset, batch_size, group=self._group, seed=self.settings.seed, number=len(self._loaders),
+        loader = Loader(dataset, batch_size, group=self._group, seed=self.settings.seed, number=self._number(),
                         replicas=self._mode.replicas, on_micro_batch=self._on_micro_batch, **options)
-        if torch.is_grad_enabled():
+        if not self._restored:
             self._loaders.append(loader)
         return loader
+
+    def _number(self) -> int:
+        """What tells a loader's order from another's: its place, or (made inside an epoch) the epoch and its place."""
+        if not self._restored:
+            return len(self._loaders)
+        self._later_loaders += 1
+        return keys.mix(self.epoch, self._later_loaders)
 
     def _on_micro_batch(self, loader: Loader, micro_batch: MicroBatch | None) -> None:
         """The loader hands out a micro-batch, or (None) its pass is over."""
         if micro_batch is None:
-            self._live.pop(loader, None)
+            self._in_hand.put_down(loader)
             return
-        self._live[loader] = micro_batch
-        self._latest = loader
+        self._in_hand.take(loader, micro_batch)
         if not torch.is_grad_enabled():
             return
         self._owes_step = True
@@ -162,7 +170,7 @@ class Run:
         """Epoch numbers up to `total`. The first turn restores all that was prepared where the run is resumed."""
         self._restore()
         for epoch in range(self.epoch, total):
-            self.epoch = epoch
+            self.epoch, self._later_loaders = epoch, 0
             with self._monitor.epoch(epoch, total):
                 yield epoch
         self.epoch = total
@@ -194,7 +202,7 @@ class Run:
 
         `loader` names the loader that the loss's rows came from, where several are in one loop.
         """
-        share = self._share(loader)
+        share = self._in_hand.share(loader, self.world_size)
         weighed = self._stepper.weigh(loss, share, weight=weight, reduction=reduction)
         guarded = weighed.amount if weighed.may_be_empty else None
         with self._group.explained("the backward pass"), self._mode.reducing(loss, share, guarded):
@@ -209,7 +217,7 @@ class Run:
         chosen = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         self._require_prepared(chosen)
         self._owes_step = False
-        if not self._ends_step():
+        if not self._in_hand.ends_step():
             self._stepper.hold(chosen)
             self._micro_batches_this_step += 1
             return False
@@ -222,31 +230,6 @@ class Run:
         self._monitor.after_step(self.steps)
         return updated
 
-    def _ends_step(self) -> bool:
-        """Whether the micro-batches in hand are the last ones of their global batch."""
-        ends = {share.is_last for share in self._live.values()}
-        if len(ends) > 1:
-            raise MisuseError(f"{len(self._live)} loaders are in one loop, and their batches do not end together.",
-                              "A step ends when each loader has handed out its whole global batch.",
-                              "Give them batch sizes and micro_batch of one ratio.")
-        return False not in ends
-
-    def _share(self, loader: Loader | None) -> MicroBatch:
-        """The micro-batch in hand; without a loader every rank counts the same."""
-        if loader is not None:
-            if loader not in self._live:
-                raise MisuseError("run.backward was given a loader that has no batch in hand.",
-                                  "It must be one that the loop iterates over.", "Give the loop's own loader.")
-            return self._live[loader]
-        shares = set(self._live.values()) if len(self._live) > 1 else None
-        if shares is None:
-            return next(iter(self._live.values()), MicroBatch(rows=1, global_rows=self.world_size))
-        if len(shares) > 1:
-            raise MisuseError(f"{len(self._live)} loaders are in one loop, and their batches differ in size.",
-                              "A loss is weighed by the rows that it was computed from.",
-                              "Call run.backward(loss, loader=...) for each loss, then run.update(optimizer).")
-        return shares.pop()
-
     def _require_prepared(self, optimizers: list[torch.optim.Optimizer]) -> None:
         for optimizer in optimizers:
             if not any(optimizer is known for known in self._prepared.values()):
@@ -258,11 +241,8 @@ class Run:
     # Over all ranks
 
     def sum(self, value: Any) -> torch.Tensor:
-        """Sum over all ranks of a number or of a tensor (element by element; integers as int64, floats as float64).
-
-        On a device without float64 (MPS) floats stay float32.
-        """
-        return self._group.sum(self._wide(value))
+        """Sum over all ranks of a number or of a tensor (element by element; integers as int64, floats as float64)."""
+        return totals.total(self._group, value)
 
     def mean(self, value: Any, weight: Any = None) -> torch.Tensor:
         """Mean over the rows of all ranks, exact where ranks have different numbers of rows (0 included).
@@ -270,32 +250,15 @@ class Run:
         `value` is a tensor [rows, ...]; or a mean already taken, with its `weight` (the number of rows behind it).
         Raises MisuseError for a single number without a weight.
         """
-        value = torch.as_tensor(value, device=self.device)
-        if weight is None and value.ndim == 0:
-            raise MisuseError("run.mean was given one number without a weight.",
-                              "Ranks may have different numbers of rows, so a mean of means would be wrong.",
-                              "Give the tensor of rows, or weight=number of rows behind the number.")
-        wide = self._wide(value).to(self._float)
-        if weight is None:
-            count = torch.tensor(float(len(wide)), dtype=self._float, device=self.device)
-            total = wide.sum(0)
-        else:
-            count = torch.as_tensor(weight, dtype=self._float, device=self.device)
-            total = torch.where(count > 0, wide * count, torch.zeros_like(wide))
-        packed = self._group.sum(torch.cat([total.reshape(-1), count.reshape(1)]))
-        return (packed[:-1] / packed[-1]).reshape(total.shape)
+        return totals.mean(self._group, value, weight)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """The rows of all ranks, on every rank, in the order of the data.
 
         `values` is [rows, ...]: one row for each sample of the batch in hand, or, after the loop, of the whole pass.
         """
-        positions = None if self._latest is None else self._latest.positions(len(values))
-        parts = self._group.gather_objects((values.cpu(), positions))
-        rows = torch.cat([part for part, _ in parts])
-        if any(places is None for _, places in parts):
-            return rows.to(self.device)
-        return rows[torch.cat([places for _, places in parts]).argsort()].to(self.device)
+        latest = self._in_hand.latest
+        return totals.gathered(self._group, values, latest.positions(len(values)) if latest is not None else None)
 
     def agree(self, flag: bool) -> bool:
         """Whether any rank says yes; ask before stopping or branching on what one rank saw."""
@@ -316,14 +279,6 @@ class Run:
         with self._group.alone(place) as mine:
             yield mine
 
-    @property
-    def _float(self) -> torch.dtype:
-        return torch.float32 if self.device.type == "mps" else torch.float64
-
-    def _wide(self, value: Any) -> torch.Tensor:
-        tensor = torch.as_tensor(value, device=self.device).detach()
-        return tensor.to(self._float if tensor.is_floating_point() else torch.int64, copy=True)
-
     # Telling and keeping
 
     def print(self, *words: Any) -> None:
@@ -340,11 +295,15 @@ class Run:
         Call it after `run.step` returned True, or last in an epoch's body: an epoch whose data is used up counts as
         finished. Raises MisuseError in the middle of a global batch.
         """
-        if self._owes_step and self._live or self._stepper.is_accumulating:
+        if (self._owes_step and self._in_hand) or self._stepper.is_accumulating:
             raise MisuseError("run.save was called in the middle of a global batch.",
                               "The gradients of its first part would be lost.",
                               "Save where run.step returned True, or after the loop over the loader.")
-        mid_epoch = any(loader in self._live for loader in self._loaders)
+        if any(loader not in self._loaders for loader in self._in_hand.loaders()):
+            raise MisuseError("run.save was called in a loop over a loader that was made inside an epoch.",
+                              "A checkpoint keeps the position of loaders that are there when the epochs begin.",
+                              "Call run.loader before run.epochs, or save after the loop.")
+        mid_epoch = bool(self._in_hand)
         position = {"epoch": self.epoch if mid_epoch else self.epoch + 1, "steps": self.steps,
                     "loaders": [loader.state_dict() for loader in self._loaders],
                     "scaler": self._stepper.state_dict(), "layout": self._mode.layout(),
@@ -384,5 +343,3 @@ class Run:
         self._monitor.close()
         self._mode.close()
         self._prepared.clear()
-        self._live.clear()
-

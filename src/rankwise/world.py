@@ -38,7 +38,8 @@ class World:
         except ValueError:
             given = ", ".join(f"{name}={environ[name]!r}" for name in names.values() if name in environ)
             raise UsageError(f"The launcher's environment has {given}.", "These must be whole numbers.",
-                             "Start the script with `rankwise run` or torchrun, or unset RANK and WORLD_SIZE.") from None
+                             "Start the script with `rankwise run` or torchrun, or unset RANK and WORLD_SIZE."
+                             ) from None
         world = cls(**{"local_rank": 0, "local_size": 1, **values})
         if not (0 <= world.rank < world.size and 0 <= world.local_rank < world.local_size <= world.size):
             raise UsageError(f"The launcher's environment gives rank {world.rank} of {world.size}, "
