@@ -56,6 +56,7 @@ class DDP(Single):
         return layout_notices(module, synchronised=bool(options.get("sync_batchnorm"))) if self._group.size > 1 else []
 
     def expect(self, micro_batch: MicroBatch) -> None:
+        super().expect(micro_batch)
         self._rows = micro_batch.rows + (0 if micro_batch.is_first else self._rows)
 
     def after_update(self) -> None:

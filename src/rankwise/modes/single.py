@@ -27,7 +27,7 @@ class Single:
         self.replicas = 1
         self._group, self._amp = group, amp
         self._prepared: list[nn.Module] = []
-        self._guard = Guard()
+        self._guard = Guard(self._prepared)
 
     def prepare(self, module: ModuleT, **options: Any) -> ModuleT:
         """Place `module`; the same object comes back, and preparing it again changes nothing."""
@@ -50,7 +50,7 @@ class Single:
         return []
 
     def expect(self, micro_batch: MicroBatch) -> None:
-        pass
+        self._guard.expect(micro_batch)
 
     def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
                  amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
