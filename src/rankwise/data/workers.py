@@ -47,7 +47,7 @@ class Workers(Generic[Request]):
         except Exception as error:
             self._stop()
             failure = str(error).strip()
-            if not (isinstance(error, RuntimeError) and failure.startswith("DataLoader ")):
+            if not _is_of_transport(error, failure):
                 raise
         raise DataError(f"Rank {self._rank} got no batch from its {self.count} data worker processes.", failure,
                         "A worker that was killed often ran out of memory, or of shared memory (/dev/shm); one that "
@@ -97,6 +97,12 @@ class _Answers(Dataset[Any], Generic[Request]):
 
     def __getitems__(self, request: Request) -> Any:
         return self._read(request)
+
+
+def _is_of_transport(error: Exception, text: str) -> bool:
+    """Whether a worker is gone or late, unlike an error that was raised in it (whose text says where it was caught)."""
+    lost = isinstance(error, (OSError, EOFError)) and not text.startswith("Caught ")
+    return lost or (isinstance(error, RuntimeError) and text.startswith("DataLoader "))
 
 
 def _unchanged(reply: Any) -> Any:
