@@ -93,7 +93,7 @@ def test_the_demo_reaches_its_accuracy(tmp_path: Path) -> None:
     accuracies = [entry["accuracy"] for entry in entries(tmp_path / "runs" / "demo") if "accuracy" in entry]
     assert len(accuracies) == 8
     assert accuracies[-1] >= 0.86
-    assert str(tmp_path / "runs" / "demo") in done.stdout
+    assert "runs/demo" in done.stdout
     assert f"{accuracies[-1]:.1%} of the test images" in done.stdout
     assert "What next?" in done.stdout
 

@@ -63,7 +63,7 @@ def locked(folder: Path, files: Sources) -> Iterator[None]:
             _wait(lock, folder, files)
     except OSError as error:
         raise DataError(f"The data folder {folder} cannot be written.", f"The system says: {error.strerror or error}.",
-                        "Set RANKWISE_DATA to a folder that can.") from None
+                        "Set RANKWISE_DATA to a folder that can, or copy the data to one.") from None
     try:
         yield
     finally:
