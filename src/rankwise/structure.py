@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -48,6 +49,14 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
     if is_container(value):
         return rebuilt(lambda member: map_tensors(function, member), value)
     return value
+
+
+def with_first(function: Callable[[Any], Any], value: Any) -> Any:
+    """The structure with `function` applied to its first member, or to itself where it is no container."""
+    if not is_container(value):
+        return function(value)
+    functions: Iterator[Callable[[Any], Any]] = chain([function], repeat(lambda member: member))
+    return rebuilt(lambda member: next(functions)(member), value)
 
 
 def _with_members(mapping: Mapping[Any, Any], members: dict[Any, Any]) -> Any:

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from rankwise.data.augment import Normalise
-from rankwise.data.structure import is_container, members, rebuilt
 from rankwise.errors import UsageError
+from rankwise.structure import is_container, members, rebuilt
 
 
 class InMemory(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankwise.data.structure import is_container, rebuilt
+from rankwise.structure import is_container, rebuilt
 
 Collate = Callable[[list[Any]], Any]
 

@@ -16,11 +16,11 @@ from rankwise.data.partition import Partition, even_slices
 from rankwise.data.placement import to_device
 from rankwise.data.plan import Turn
 from rankwise.data.source import source_of, whole_number
-from rankwise.data.structure import with_first
 from rankwise.errors import CheckpointError, UsageError
 from rankwise.group import Group
 from rankwise.keys import mix
 from rankwise.microbatch import MicroBatch
+from rankwise.structure import with_first
 
 
 class Loader:

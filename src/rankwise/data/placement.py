@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rankwise.data.structure import is_container, rebuilt
+from rankwise.structure import is_container, rebuilt
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -15,9 +15,9 @@ from torch.utils.data import _utils, get_worker_info
 from rankwise.data.collation import Collate
 from rankwise.data.partition import Part, even_slices
 from rankwise.data.samples import seed_sample
-from rankwise.data.structure import is_container, members
 from rankwise.keys import mix, mix_array
 from rankwise.microbatch import MicroBatch
+from rankwise.structure import is_container, members
 
 _SKIPPED_AT_ONCE = 4096
 _OPENING = -1   # stands for the position of what a stream draws before its first sample
