@@ -27,7 +27,8 @@ def rankwise(mode: str, devices: int, data: str, epochs: int, runs: Path) -> dic
     subprocess.run(command, check=True, timeout=3600, cwd=runs)
     entries = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().splitlines()]
     ends = [entry for entry in entries if "epoch_loss" in entry]
-    return {"loss": [entry["epoch_loss"] for entry in ends], "accuracy": [e["accuracy"] for e in entries if "accuracy" in e],
+    return {"loss": [entry["epoch_loss"] for entry in ends],
+            "accuracy": [entry["accuracy"] for entry in entries if "accuracy" in entry],
             "steps": [entry["step"] for entry in ends], "seconds": [time.perf_counter() - started]}
 
 

@@ -73,7 +73,7 @@ def _collect(pipes: list[Connection], deadline_seconds: float, keep_errors: bool
         for pipe in ready:
             rank = pipes.index(pipe)  # type: ignore[arg-type]
             try:
-                fine, value = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]  # noqa: S301 (our own child)
+                fine, value = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
             except EOFError:
                 fine, value = False, "the process died without a word"
             results[rank] = value

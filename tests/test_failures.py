@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from rankwise.errors import MisuseError, PeerError
 from rankwise.launch import streams
 from rankwise.launch.agent import run_target
 from rankwise.launch.failure import Failure, first, recorded
+from rankwise.launch.supervisor import Terminated, signals_as_interrupts, supervise
 from rankwise.launch.target import resolve
 from rankwise.settings import Settings
 
@@ -232,8 +235,30 @@ def test_a_log_keeps_what_a_terminal_shows(tmp_path: Path) -> None:
 
 def test_signals_are_as_before_after_a_launch() -> None:
     """Within the block SIGTERM interrupts; afterwards the handlers are those of before."""
-    from rankwise.launch.supervisor import Terminated, signals_as_interrupts
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     with pytest.raises(Terminated), signals_as_interrupts():
         signal.raise_signal(signal.SIGTERM)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+class Unanswered:
+    """An agent whose ranks have ended, and that waits for machines that do not answer."""
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+
+    def run(self) -> None:
+        self.answered.wait(30)
+
+    def get_worker_group(self) -> types.SimpleNamespace:
+        return types.SimpleNamespace(workers=[types.SimpleNamespace(id=2 ** 22 + 1)])   # beyond every process id
+
+
+def test_a_launcher_does_not_wait_for_lost_machines_for_ever() -> None:
+    """When the ranks here have ended and the other launchers do not answer, the time limit names them."""
+    agent = Unanswered()
+    try:
+        with pytest.raises(PeerError, match=r"the launchers of the others did not answer within 0 s"):
+            supervise(agent, limit_seconds=0.2)  # type: ignore[arg-type]
+    finally:
+        agent.answered.set()

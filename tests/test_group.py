@@ -6,8 +6,8 @@ import time
 
 import pytest
 import torch
-from ranks import RankFailure, run_groups
 
+from ranks import RankFailure, run_groups
 from rankwise.errors import PeerError
 from rankwise.group import Group
 from rankwise.world import World
@@ -104,7 +104,8 @@ def test_ranks_that_never_come_are_reported() -> None:
     """Opening a group without the others ends within the limit, with a message."""
     import torch.distributed as dist
     with pytest.raises(PeerError, match="could not meet the other 1 ranks"):
-        Group.open(World(rank=0, size=2, local_size=2), torch.device("cpu"), timeout_seconds=1.0, store=dist.HashStore())
+        Group.open(World(rank=0, size=2, local_size=2), torch.device("cpu"), timeout_seconds=1.0,
+                   store=dist.HashStore())
 
 
 @pytest.mark.parametrize(("environ", "expected"), [

@@ -199,6 +199,58 @@ def test_gradients_are_reduced_however_the_module_is_called(how: str) -> None:
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
+def unfrozen_later(group: Group) -> list[list[np.ndarray[Any, Any]]]:
+    """The gradients of three steps: all trainable, the first layer frozen, the last one frozen; two micro-batches."""
+    mode, stepper = open_parts(group)
+    model = mode.prepare(mlp())
+    inputs, labels = data(7)
+    steps = []
+    for frozen in (None, 0, 2):
+        for index in (0, 2):
+            model[index].requires_grad_(index != frozen)
+        for micro_batch, part in micro_batches(group.rank, group.size, 0, 7, bound=2):
+            backward(mode, stepper, nn.functional.cross_entropy(model(inputs[part]), labels[part]), micro_batch)
+        steps.append(gradients_of(model))
+        model.zero_grad()
+        stepper = open_parts(group)[1]
+    mode.close()
+    return steps
+
+
+def test_layers_may_be_frozen_and_unfrozen() -> None:
+    """Freezing and unfreezing layers after prepare reduces what is trainable then."""
+    (inputs, labels), expected = data(7), []
+    for frozen in (None, 0, 2):
+        model = mlp()
+        if frozen is not None:
+            model[frozen].requires_grad_(False)
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        expected.append(gradients_of(model))
+    assert [len(gradients) for gradients in expected] == [4, 2, 2]
+    for steps in run_groups(unfrozen_later, 3):
+        for ours, theirs in zip(steps, expected, strict=True):
+            for mine, plain in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(mine, plain, rtol=0, atol=1e-12)
+
+
+def unfit_modules(group: Group) -> list[str]:
+    mode, _ = open_parts(group)
+    texts = []
+    for module in (nn.LazyLinear(3), nn.Embedding(4, 2, sparse=True)):
+        with pytest.raises(MisuseError) as caught:
+            mode.prepare(module)
+        texts.append(str(caught.value))
+    mode.close()
+    return texts
+
+
+def test_modules_that_ranks_cannot_share_are_refused() -> None:
+    """Parameters without a shape and sparse gradients are named at prepare."""
+    for lazy, sparse in run_groups(unfit_modules, 2):
+        assert "has no shape yet" in lazy
+        assert "has sparse gradients" in sparse
+
+
 def unknown_parameters(group: Group) -> str:
     mode, _ = open_parts(group)
     model = mode.prepare(mlp())

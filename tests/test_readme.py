@@ -22,9 +22,8 @@ def blocks(name: str, language: str) -> list[str]:
 def test_the_diff_is_that_of_the_examples(name: str) -> None:
     """The diff on the first screen is the one between examples/plain.py and examples/train.py."""
     plain, ours = ((ROOT / "examples" / file).read_text().splitlines() for file in ("plain.py", "train.py"))
-    lines = [line for line in difflib.unified_diff(plain, ours, lineterm="", n=1) if not line.startswith(("---", "+++"))]
-    shown = [line for line in blocks(name, "diff")[0].splitlines()]
-    assert shown == [line for line in lines if not line.startswith("@@")]
+    lines = difflib.unified_diff(plain, ours, lineterm="", n=1)
+    assert blocks(name, "diff")[0].splitlines() == [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
 @pytest.mark.parametrize("name", READMES)
@@ -37,7 +36,9 @@ def test_links_lead_somewhere(name: str) -> None:
 @pytest.mark.slow
 def test_the_loss_columns_are_those_that_the_example_prints(tmp_path: Path) -> None:
     """With 1 process and with 4 the example prints the loss column that the README shows."""
-    shown = re.findall(r"^epoch\s+\d+.*?loss ([0-9.]+).*?loss ([0-9.]+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    text = (ROOT / "README.md").read_text()
+    shown = re.findall(r"^epoch\s+\d+.*?loss ([0-9.]+).*?loss ([0-9.]+)", text, re.MULTILINE)
+    assert len(shown) == 5
     for column, devices in enumerate(("1", "4")):
         answer = subprocess.run([sys.executable, ROOT / "examples" / "train.py", "--devices", devices], cwd=tmp_path,
                                 capture_output=True, text=True, timeout=110, check=True)

@@ -53,11 +53,6 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise"
 
 
-def child(changes: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a child process: this one with some variables changed."""
-    return {**os.environ, **changes}
-
-
 def lacks(name: str) -> bool:
     """Whether a variable is not set, so that a default of ours may stand in."""
     return name not in os.environ

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankwise import environment
-from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
+from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from rankwise.launch import streams
 from rankwise.launch.failure import Failure
 from rankwise.launch.job import Job
@@ -35,9 +35,9 @@ def main() -> NoReturn:
     _end_with_launcher()
     faulthandler.enable()
     job_file, run_folder, world = environment.job(), environment.run_folder(), environment.world()
-    if job_file is None or run_folder is None or world is None:
-        raise UsageError("This module was started by hand.", "It is what `rankwise run` starts on each rank.",
-                         "Use `rankwise run TARGET`.")
+    assert job_file is not None
+    assert run_folder is not None
+    assert world is not None
     job, log = Job.read(job_file), streams.log_file(run_folder, world.rank)
     if world.is_main and job.has_terminal:
         with streams.copied_to(log):
@@ -54,9 +54,9 @@ def run_here(job: Job, settings: Settings, run_folder: Path) -> int:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     variables = {**surroundings(settings, 1, run_folder), **alone}
-    log = streams.log_file(run_folder, 0)
-    with environment.changed(variables), streams.copied_to(log):
+    with environment.changed(variables), streams.copied_to(streams.log_file(run_folder, 0)):
         try:
+            _take_threads(settings)
             execute(job)
         except KeyboardInterrupt:
             raise
@@ -67,6 +67,13 @@ def run_here(job: Job, settings: Settings, run_folder: Path) -> int:
             print(failure.text, file=sys.stderr)
             return failure.exit_code
     return 0
+
+
+def _take_threads(settings: Settings) -> None:
+    """Torch is loaded in this process already, and has read the environment."""
+    if settings.threads is not None:
+        import torch
+        torch.set_num_threads(settings.threads)
 
 
 def _run(job: Job, folder: Path) -> int:

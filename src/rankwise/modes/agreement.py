@@ -14,7 +14,17 @@ Facts = dict[str, str]
 
 
 def require_same_module(module: nn.Module, group: Group) -> None:
-    """Raise MisuseError, on every rank, that names what differs between the ranks' modules."""
+    """Raise MisuseError, on every rank, that names what differs between the ranks' modules or cannot be shared."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise MisuseError(f"`{name}` of {type(module).__name__} has no shape yet.",
+                              "The ranks cannot be given equal weights before the module has seen a batch.",
+                              "Run one batch through the module before run.prepare.")
+    for name, layer in module.named_modules():
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse:
+            raise MisuseError(f"`{name}` of {type(module).__name__} has sparse gradients.",
+                              "Gradients are averaged over the ranks in dense buckets.",
+                              "Build it with sparse=False, or use --mode single.")
     everyone = group.gather_objects(_facts(module))
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:

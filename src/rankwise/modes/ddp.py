@@ -42,15 +42,13 @@ class DDP(Single):
             return
         require_same_module(module, self._group)
         equalise(module, self._group)
-        trainable = {name: parameter for name, parameter in module.named_parameters()
-                     if parameter.requires_grad and parameter not in self._known}
+        own = {name: parameter for name, parameter in module.named_parameters() if parameter not in self._known}
         self._known.update(module.parameters())
         if isinstance(module, AveragedModel):   # follows the weights, which are equal
             return
         spread_batchnorm(module, self._group, synchronised=options.sync_batchnorm)
         self._buffers.append(Buffers(module, self._group))
-        if trainable:
-            self._reductions.append(Reduction(type(module).__name__, trainable, self._group, options))
+        self._reductions.append(Reduction(type(module).__name__, own, self._group, options))
 
     def notices(self, module: nn.Module, **options: Any) -> list[str]:
         return layout_notices(module, synchronised=bool(options.get("sync_batchnorm"))) if self._group.size > 1 else []
@@ -73,7 +71,8 @@ class DDP(Single):
         """
         several = len(self._reductions) > 1
         expected = [reduction for reduction in self._reductions
-                    if micro_batch.is_last or reduction.static_graph or (several and reduction.find_unused)]
+                    if (micro_batch.is_last or reduction.announces_all or (several and reduction.looks_for_unused))
+                    and reduction.follow()]
         guard = self._guard.against(amount)
         return _reducing(expected, loss, guard) if expected else guard
 

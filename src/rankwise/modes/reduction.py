@@ -20,39 +20,75 @@ from rankwise.modes.options import PrepareOptions
 
 
 class Reduction:
-    """Averages the gradients of `parameters` (name: trainable parameter) over the ranks of `group`."""
+    """Averages the gradients of `parameters` (by name) over the ranks of `group`, of those that are trainable."""
 
     def __init__(self, owner: str, parameters: dict[str, nn.Parameter], group: Group, options: PrepareOptions) -> None:
-        self.find_unused, self.static_graph = options.find_unused, options.static_graph
-        self._owner, self._parameters = owner, parameters
-        bucket: Any = {} if options.bucket_mb is None else {"bucket_cap_mb": options.bucket_mb}
-        self._ddp: Any = DistributedDataParallel(
-            nn.ParameterList(parameters.values()), process_group=group.process_group, gradient_as_bucket_view=True,
-            find_unused_parameters=options.find_unused, static_graph=options.static_graph, **bucket)
-        if not (options.find_unused or options.static_graph):
-            self._fix_buckets()
-        self.bucket_bytes = [] if options.static_graph else self._bucket_bytes()   # static: after the first step
+        self._owner, self._parameters, self._group, self._options = owner, parameters, group, options
+        self._trainable: list[bool] = []
+        self._ddp: Any = None
+        self.bucket_bytes: list[int] = []
+        self.follow()
 
-    def _fix_buckets(self) -> None:
+    @property
+    def announces_all(self) -> bool:
+        """Whether every backward that may reach these parameters must be announced, not the last of a step alone."""
+        return self._options.static_graph
+
+    @property
+    def looks_for_unused(self) -> bool:
+        return self._options.find_unused
+
+    def follow(self) -> bool:
+        """Whether there is a trainable parameter; where others were frozen or unfrozen, the buckets are laid out anew.
+
+        All ranks come here at the same backward. A module that is frozen as a whole keeps its buckets for later.
+        """
+        trainable = [parameter.requires_grad for parameter in self._parameters.values()]
+        if not any(trainable):
+            return False
+        if trainable != self._trainable:
+            self._trainable = trainable
+            self.close()
+            parameters = [parameter for parameter in self._parameters.values() if parameter.requires_grad]
+            gradients = [parameter.grad for parameter in parameters]   # of earlier micro-batches
+            self._lay_out(parameters)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+        return True
+
+    def _lay_out(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            parameter.grad = None   # a bucket would take it over
+        bucket: Any = {} if self._options.bucket_mb is None else {"bucket_cap_mb": self._options.bucket_mb}
+        self._ddp = DistributedDataParallel(
+            nn.ParameterList(parameters), process_group=self._group.process_group, init_sync=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self._options.find_unused, static_graph=self._options.static_graph, **bucket)
+        if self._options.static_graph:   # after the first backward
+            self.bucket_bytes = []
+            return
+        if not self._options.find_unused:
+            self._fix_buckets(parameters)
+        self.bucket_bytes = self._bucket_bytes()
+
+    def _fix_buckets(self, parameters: list[nn.Parameter]) -> None:
         """Lay out the buckets now, for torch would do it after the first step.
 
         Sums over three and more ranks have other bits in another layout, so a run that continues from a checkpoint
         would differ in its first step. Gradients arrive here in reverse order of definition, as in most backwards.
         """
         self._ddp.reducer.prepare_for_backward([])
-        for parameter in reversed(self._parameters.values()):
+        for parameter in reversed(parameters):
             parameter.backward(torch.zeros_like(parameter))  # type: ignore[no-untyped-call]
         self._ddp.reducer._rebuild_buckets()
-        for parameter in self._parameters.values():
-            parameter.grad = None
 
     def begin(self, loss: torch.Tensor) -> None:
         """A backward from `loss` begins: reduce what it computes, together with what was accumulated before."""
-        self._ddp.reducer.prepare_for_backward([loss] if self.find_unused else [])
+        self._ddp.reducer.prepare_for_backward([loss] if self._options.find_unused else [])
 
     def finish(self) -> None:
         """The backward is over. Raises MisuseError where it reached some of the parameters and not others."""
-        if self.static_graph and not self.bucket_bytes:
+        if self._options.static_graph and not self.bucket_bytes:
             self._learn_graph()
         try:
             self._ddp.reducer._check_reducer_finalized()
@@ -66,7 +102,8 @@ class Reduction:
         self.bucket_bytes = self._bucket_bytes()
 
     def _unused(self) -> MisuseError:
-        names = [name for name, parameter in self._parameters.items() if parameter.grad is None]
+        names = [name for name, parameter in self._parameters.items()
+                 if parameter.requires_grad and parameter.grad is None]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return MisuseError(f"The loss does not depend on these parameters of {self._owner}: {shown or 'not known'}.",
                            "Without a gradient from every rank their average cannot be taken.",
@@ -78,5 +115,6 @@ class Reduction:
 
     def close(self) -> None:
         """Let go of torch's reducer, whose transport must end before the interpreter does."""
-        self._ddp.reducer._remove_autograd_hooks()
-        self._ddp = None
+        if self._ddp is not None:
+            self._ddp.reducer._remove_autograd_hooks()
+            self._ddp = None
