@@ -86,7 +86,8 @@ def _on_loopback() -> tuple[dist.Store, str, int]:
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     host, port = listener.getsockname()
-    return dist.TCPStore(host, port, 1, True, master_listen_fd=listener.detach()), host, port
+    # torch's other store server takes no socket that listens already in its older releases (2.7).
+    return dist.TCPStore(host, port, 1, True, master_listen_fd=listener.detach(), use_libuv=False), host, port
 
 
 def parse_endpoint(endpoint: str | None) -> tuple[str, int]:
