@@ -40,7 +40,7 @@ class Launch:
         self.process = subprocess.Popen([*prefix, *command], cwd=folder, env=environment, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
-    def ended(self, deadline_seconds: float = 60.0) -> Ended:
+    def ended(self, deadline_seconds: float = 100.0) -> Ended:
         """Wait for the end, and require that nothing is left."""
         try:
             out, err = self.process.communicate(timeout=deadline_seconds)
@@ -76,13 +76,13 @@ class Launch:
             process.kill()
 
 
-def run(command: Sequence[str], folder: Path, deadline_seconds: float = 60.0, prefix: Sequence[str] = (),
+def run(command: Sequence[str], folder: Path, deadline_seconds: float = 100.0, prefix: Sequence[str] = (),
         **variables: str) -> Ended:
     """A command from start to end."""
     return Launch(command, folder, prefix, **variables).ended(deadline_seconds)
 
 
-def wait_for(paths: Sequence[Path], deadline_seconds: float = 40.0) -> None:
+def wait_for(paths: Sequence[Path], deadline_seconds: float = 80.0) -> None:
     """Wait until these files exist."""
     deadline = time.monotonic() + deadline_seconds
     while not all(path.exists() for path in paths):

@@ -22,6 +22,8 @@ from rankwise.launch.supervisor import Terminated, signals_as_interrupts, superv
 from rankwise.launch.target import resolve
 from rankwise.settings import Settings
 
+pytestmark = pytest.mark.timeout(300)   # several whole interpreters each
+
 TRAIN = '''
 import os
 import signal

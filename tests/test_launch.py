@@ -16,11 +16,13 @@ import psutil
 import pytest
 
 import rankwise as rw
-from launches import RANKWISE, TORCHRUN, Launch, only, run
+from launches import RANKWISE, TORCHRUN, Launch, only, run, wait_for
 from rankwise.errors import MisuseError, RankwiseError, UsageError
 from rankwise.launch import layout
 from rankwise.launch.rendezvous import Rendezvous, interface_towards, parse_endpoint
 from rankwise.settings import Settings
+
+pytestmark = pytest.mark.timeout(300)   # several whole interpreters each
 
 PLAIN = """
 import json, os, sys
@@ -295,15 +297,16 @@ def free_port() -> int:
         return port
 
 
-def machines(folder: Path, endpoint: str, prefixes: list[list[str]], *arguments: str) -> list[Launch]:
+def machines(folder: Path, endpoint: str, prefixes: list[list[str]], *arguments: str, script: str = TRAIN,
+             timeout: int = 60) -> list[Launch]:
     launches = []
     for number, prefix in enumerate(prefixes):
         place = folder / f"machine{number}"
         place.mkdir()
-        (place / "train.py").write_text(TRAIN)
+        (place / "train.py").write_text(script)
         command = [*RANKWISE, "run", "train.py", "--accelerator", "cpu", "--devices", str(number + 1), "--nodes",
-                   str(len(prefixes)), "--node-rank", str(number), "--endpoint", endpoint, "--timeout", "20", "--",
-                   *arguments]
+                   str(len(prefixes)), "--node-rank", str(number), "--endpoint", endpoint, "--timeout",
+                   str(timeout), "--", *arguments]
         launches.append(Launch(command, place, prefix))
     return launches
 
@@ -364,6 +367,23 @@ def test_two_hosts_make_one_run_whatever_their_names(tmp_path: Path, two_hosts: 
     ended = [launch.ended() for launch in machines(tmp_path, "10.77.9.1:29517", two_hosts)]
     assert [each.code for each in ended] == [0, 0], "\n".join(each.text for each in ended)
     assert returned(ended[0].out)["ranks"] == 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NAMESPACES, reason="needs root, iproute2 and network namespaces")
+def test_a_lost_link_ends_both_machines(tmp_path: Path, two_hosts: list[list[str]]) -> None:
+    """With the link cut, both launchers end soon after the time limit and name the rank that was not heard."""
+    assert IP is not None
+    endless = "open(f'ready{run.rank}', 'w')\n    while True: run.barrier()\n    if run.rank == fail_on:"
+    script = TRAIN.replace("if run.rank == fail_on:", endless)
+    launches = machines(tmp_path, "10.77.9.1:29517", two_hosts, script=script, timeout=20)
+    wait_for([tmp_path / "machine0" / "ready0", tmp_path / "machine1" / "ready1", tmp_path / "machine1" / "ready2"])
+    subprocess.run([IP, "-n", two_hosts[1][-1], "link", "set", "eth0", "down"], check=True, timeout=10)
+    for ended in [launch.ended(deadline_seconds=60) for launch in launches]:
+        assert ended.code == 1, ended.text
+        assert "waited in run.barrier()" in ended.err
+        assert "nothing heard" in ended.err
+        assert "Traceback" not in ended.err
 
 
 def test_a_failure_on_one_machine_ends_the_other(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import torch
 
 from launches import RANKWISE, Ended, only, run
 
+pytestmark = pytest.mark.timeout(300)   # several whole interpreters each
+
 DDP = """
 import os
 

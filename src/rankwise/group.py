@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -26,6 +27,7 @@ T = TypeVar("T")
 _POLL_SECONDS = 0.02
 _REPORT_SECONDS = 1.0
 _GRACE_SECONDS = 1.0
+_ANSWER_SECONDS = 3.0
 
 
 class Pending:
@@ -226,11 +228,30 @@ class Group:
     def peer_error(self, place: str, error: BaseException) -> PeerError:
         """What is known of the ranks that this one waited for."""
         time.sleep(_GRACE_SECONDS)   # a rank that is about to fail gets to say so
-        others = [f"rank {rank}: {self.standing(rank)}" for rank in range(self.size) if rank != self.rank]
+        others = [f"rank {rank}: {standing}" for rank, standing in self._standings().items() if rank != self.rank]
         return PeerError(f"Rank {self.rank} waited in {place}, in step {self.step}, and another rank did not come.",
                          f"{'; '.join(others)} ({_first_line(error)}).",
                          "Look at the rank that failed or returned early: its log file tells why. "
                          "Every rank must run the loop body equally often.")
+
+    def _standings(self) -> dict[int, str]:
+        """What every rank last said of itself, as far as the store answers.
+
+        Where the store's machine is lost a question to it waits for the kernel, a quarter of an hour and more, and so
+        does every later one: the store is given up then.
+        """
+        heard: dict[int, str] = {}
+
+        def ask() -> None:
+            for rank in range(self.size):
+                heard[rank] = self.standing(rank)
+
+        asking = threading.Thread(target=ask, name="rankwise-standings", daemon=True)
+        asking.start()
+        asking.join(_ANSWER_SECONDS)
+        if asking.is_alive():
+            self._store = None
+        return {rank: heard.get(rank, "nothing heard, its store does not answer") for rank in range(self.size)}
 
     def close(self) -> None:
         """Leave the group; the threads of its transport end here."""

@@ -93,7 +93,7 @@ def end_ranks(agent: LocalElasticAgent, thread: threading.Thread) -> None:
     _kill(known | _processes(_pids(agent)))
     for pid in _pids(agent):
         _signal_group(pid, signal.SIGKILL)
-    thread.join(1.0)
+    thread.join(_GRACE_SECONDS)   # it sees them dead and returns at once, on a busy machine a little later
 
 
 @contextlib.contextmanager
