@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 
 from ranks import RankFailure, run_groups
 from rankwise.errors import MisuseError, UsageError
@@ -196,6 +197,63 @@ def test_gradients_are_reduced_however_the_module_is_called(how: str) -> None:
     assert np.abs(expected[0]).max() > 1e-3
     for result in run_groups(by_method, 2, how):
         for ours, theirs in zip(result, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+class Twice(nn.Module):
+    """One layer that is used twice under reentrant activation checkpointing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer, self.head = nn.Linear(6, 6).double(), nn.Linear(6, 2).double()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = inputs.clone().requires_grad_()
+        for _ in range(2):
+            hidden = checkpoint(self.layer, hidden, use_reentrant=True)
+        return self.head(hidden)
+
+
+def reentrant(group: Group, options: dict[str, Any]) -> Any:
+    mode, stepper = open_parts(group)
+    model = mode.prepare(Twice(), **options)
+    for micro_batch, part in micro_batches(group.rank, group.size, 0, 7):
+        try:
+            backward(mode, stepper, model(data(7)[0][part]).square().sum(1).mean(), micro_batch)
+        except MisuseError as error:
+            return str(error)
+    result = gradients_of(model)
+    mode.close()
+    return result
+
+
+def test_reentrant_checkpointing() -> None:
+    """A layer used twice under reentrant checkpointing is refused in the first step, and right in a static graph."""
+    assert all("use_reentrant=False" in text for text in run_groups(reentrant, 2, {}))
+    model = Twice()
+    model(data(7)[0]).square().sum(1).mean().backward()
+    for result in run_groups(reentrant, 2, {"static_graph": True}):
+        for ours, theirs in zip(result, gradients_of(model), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def compiled(group: Group) -> Any:
+    mode, stepper = open_parts(group)
+    model = mode.prepare(torch.compile(mlp(), backend="eager"))
+    for micro_batch, part in micro_batches(group.rank, group.size, 0, 7):
+        backward(mode, stepper, model(data(7)[0][part]).square().sum(1).mean(), micro_batch)
+    result = gradients_of(model)
+    mode.close()
+    return result
+
+
+def test_compiled_module() -> None:
+    """The gradients of a module from torch.compile are averaged as well."""
+    model = mlp()
+    model(data(7)[0]).square().sum(1).mean().backward()
+    for result in run_groups(compiled, 2):
+        for ours, theirs in zip(result, gradients_of(model), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
 

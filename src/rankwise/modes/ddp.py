@@ -74,7 +74,8 @@ class DDP(Single):
                     if (micro_batch.is_last or reduction.announces_all or (several and reduction.looks_for_unused))
                     and reduction.follow()]
         guard = self._guard.against(amount)
-        return _reducing(expected, loss, guard) if expected else guard
+        provable = micro_batch.is_last and (micro_batch.is_first or not several)   # else some wait for their own loss
+        return _reducing(expected, loss, guard, provable) if expected else guard
 
     def require_known_parameters(self, optimizers: list[torch.optim.Optimizer]) -> None:
         if self._group.size == 1:
@@ -104,7 +105,8 @@ class DDP(Single):
 
 
 @contextlib.contextmanager
-def _reducing(reductions: list[Reduction], loss: torch.Tensor, guard: Guard) -> Iterator[None]:
+def _reducing(reductions: list[Reduction], loss: torch.Tensor, guard: Guard,
+              provable: bool) -> Iterator[None]:
     for reduction in reductions:
         reduction.begin(loss)
     try:
@@ -118,3 +120,6 @@ def _reducing(reductions: list[Reduction], loss: torch.Tensor, guard: Guard) -> 
                           "Use checkpoint(..., use_reentrant=False), or prepare(model, static_graph=True).") from error
     for reduction in reductions:
         reduction.finish()
+    if provable:
+        for reduction in reductions:
+            reduction.prove()

@@ -26,6 +26,7 @@ class Reduction:
         self._owner, self._parameters, self._group, self._options = owner, parameters, group, options
         self._trainable: list[bool] = []
         self._ddp: Any = None
+        self._proved = False
         self.bucket_bytes: list[int] = []
         self.follow()
 
@@ -47,7 +48,7 @@ class Reduction:
         if not any(trainable):
             return False
         if trainable != self._trainable:
-            self._trainable = trainable
+            self._trainable, self._proved = trainable, False
             self.close()
             parameters = [parameter for parameter in self._parameters.values() if parameter.requires_grad]
             gradients = [parameter.grad for parameter in parameters]   # of earlier micro-batches
@@ -95,6 +96,23 @@ class Reduction:
         except RuntimeError:
             raise self._unused() from None
 
+    def prove(self) -> None:
+        """After the first backward in a layout: raise MisuseError where gradients are not the same on all ranks.
+
+        It catches what reaches a parameter after its bucket was reduced, which torch does not always notice.
+        """
+        gradients = {name: parameter.grad for name, parameter in self._parameters.items() if parameter.grad is not None}
+        if self._proved or not gradients:
+            return
+        self._proved = True
+        sums = torch.stack([gradient.sum().float() for gradient in gradients.values()]).nan_to_num()
+        largest, smallest = self._group.max(torch.stack([sums, -sums]))
+        differing = [name for name, differs in zip(gradients, (largest != -smallest).tolist(), strict=True) if differs]
+        if differing:
+            raise MisuseError(f"After averaging, ranks hold different gradients of {self._owner}: {_listed(differing)}.",
+                              "Reentrant activation checkpointing of a layer that is used several times does that.",
+                              "Use checkpoint(..., use_reentrant=False), or prepare(model, static_graph=True).")
+
     def _learn_graph(self) -> None:
         """After the first backward of a static graph, which only counts: reduce, and lay out buckets in its order."""
         self._ddp.reducer._delay_all_reduce()
@@ -104,8 +122,7 @@ class Reduction:
     def _unused(self) -> MisuseError:
         names = [name for name, parameter in self._parameters.items()
                  if parameter.requires_grad and parameter.grad is None]
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        return MisuseError(f"The loss does not depend on these parameters of {self._owner}: {shown or 'not known'}.",
+        return MisuseError(f"The loss does not depend on these parameters of {self._owner}: {_listed(names)}.",
                            "Without a gradient from every rank their average cannot be taken.",
                            "Freeze them (requires_grad_(False)), or use run.prepare(model, find_unused=True).")
 
@@ -118,3 +135,7 @@ class Reduction:
         if self._ddp is not None:
             self._ddp.reducer._remove_autograd_hooks()
             self._ddp = None
+
+
+def _listed(names: list[str]) -> str:
+    return (", ".join(names[:8]) or "not known") + (f" and {len(names) - 8} more" if len(names) > 8 else "")
