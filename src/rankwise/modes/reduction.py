@@ -109,7 +109,7 @@ class Reduction:
         largest, smallest = self._group.max(torch.stack([sums, -sums]))
         differing = [name for name, differs in zip(gradients, (largest != -smallest).tolist(), strict=True) if differs]
         if differing:
-            raise MisuseError(f"After averaging, ranks hold different gradients of {self._owner}: {_listed(differing)}.",
+            raise MisuseError(f"Ranks hold different averaged gradients of {self._owner}: {_listed(differing)}.",
                               "Reentrant activation checkpointing of a layer that is used several times does that.",
                               "Use checkpoint(..., use_reentrant=False), or prepare(model, static_graph=True).")
 
