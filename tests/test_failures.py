@@ -150,14 +150,22 @@ def test_an_interrupt_ends_every_process(tmp_path: Path, number: signal.Signals)
 
 
 def test_an_interrupted_bare_script_ends_its_ranks(tmp_path: Path) -> None:
-    """`python train.py` that launched ranks takes them with it on Ctrl-C, without a traceback."""
-    ready = "open(f'ready{run.rank}', 'w'); time.sleep(99)"
-    (tmp_path / "train.py").write_text(TRAIN.replace("run.barrier()", ready, 1))
+    """`python train.py` that launched ranks ends them on Ctrl-C, each when it has tidied up, without a traceback."""
+    waits = """open(f'ready{run.rank}', 'w')
+    try:
+        time.sleep(99)
+    finally:
+        time.sleep(run.rank * 1.0)
+        open(f'tidied{run.rank}', 'w')
+"""
+    (tmp_path / "train.py").write_text(TRAIN.replace("run.barrier()", waits, 1))
     launch = Launch([sys.executable, "train.py", "--devices", "2", "--accelerator", "cpu"], tmp_path)
     wait_for([tmp_path / "ready0", tmp_path / "ready1"])
     launch.process.send_signal(signal.SIGINT)
     ended = launch.ended(deadline_seconds=8)
     assert (ended.code, ended.err) == (130, "")
+    assert (tmp_path / "tidied0").exists()
+    assert (tmp_path / "tidied1").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a rank looks after its launcher once a second")

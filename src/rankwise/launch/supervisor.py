@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 _POLL_SECONDS = 0.5
-_GRACE_SECONDS = 2.5   # for a rank to end by itself after an interrupt; with the rest it stays below 5
+_GRACE_SECONDS = 2.0   # for a rank to end by itself after an interrupt; with the rest it stays below 5
 
 
 class Terminated(KeyboardInterrupt):
@@ -36,20 +36,21 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
     after the ranks of this one, and what the agent raises where the machines did not meet.
     """
     outcome: dict[str, Any] = {}
+    ended = threading.Event()   # a thread whose `join` was interrupted passes for ended in some versions of Python
 
     def run() -> None:
         try:
             outcome["result"] = agent.run()
         except BaseException as error:
             outcome["error"] = error
+        ended.set()
 
-    thread = threading.Thread(target=run, name="rankwise-agent", daemon=True)
     try:
         with signals_as_interrupts():
-            thread.start()
-            _wait(thread, agent, limit_seconds, meanwhile)
+            threading.Thread(target=run, name="rankwise-agent", daemon=True).start()
+            _wait(ended, agent, limit_seconds, meanwhile)
     except BaseException:
-        end_ranks(agent, thread)
+        end_ranks(agent, ended)
         raise
     if "error" in outcome:
         raise outcome["error"]
@@ -59,23 +60,23 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
     return result
 
 
-def _wait(thread: threading.Thread, agent: LocalElasticAgent, limit_seconds: float,
+def _wait(ended: threading.Event, agent: LocalElasticAgent, limit_seconds: float,
           meanwhile: Callable[[], None]) -> None:
-    ended_at: float | None = None
-    while thread.is_alive():
-        thread.join(_POLL_SECONDS)
+    alone_since: float | None = None
+    while not ended.is_set():
+        ended.wait(_POLL_SECONDS)
         meanwhile()
         pids = _pids(agent)
         if not pids or any(_is_running(pid) for pid in pids):
             continue
-        ended_at = ended_at or time.monotonic()
-        if thread.is_alive() and time.monotonic() - ended_at > limit_seconds:
+        alone_since = alone_since or time.monotonic()
+        if not ended.is_set() and time.monotonic() - alone_since > limit_seconds:
             raise PeerError("The ranks of this machine ended, and the launchers of the others did not answer "
                             f"within {limit_seconds:.0f} s.", "Their machine or the network between is lost.",
                             "See the output of the launchers on the other machines.")
 
 
-def end_ranks(agent: LocalElasticAgent, thread: threading.Thread) -> None:
+def end_ranks(agent: LocalElasticAgent, ended: threading.Event) -> None:
     """Interrupt the ranks, and after a moment (at once when interrupted again) kill what is left of them."""
     deadline = time.monotonic() + _GRACE_SECONDS
     known: set[Any] = set()
@@ -87,13 +88,13 @@ def end_ranks(agent: LocalElasticAgent, thread: threading.Thread) -> None:
             for pid in set(pids) - told:
                 _signal_group(pid, signal.SIGINT)
                 told.add(pid)
-            if not thread.is_alive() or (pids and not any(_is_running(pid) for pid in pids)):
+            if ended.is_set() or (pids and not any(_is_running(pid) for pid in pids)):
                 break
             time.sleep(0.05)
     _kill(known | _processes(_pids(agent)))
     for pid in _pids(agent):
         _signal_group(pid, signal.SIGKILL)
-    thread.join(_GRACE_SECONDS)   # it sees them dead and returns at once, on a busy machine a little later
+    ended.wait(_GRACE_SECONDS)   # the agent sees them dead and returns at once, on a busy machine a little later
 
 
 @contextlib.contextmanager

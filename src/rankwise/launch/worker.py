@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rankwise import environment
 from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED
@@ -33,6 +33,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> NoReturn:
     """Run this process's job as the rank that the environment says, and end."""
     _end_with_launcher()
+    signal.signal(signal.SIGINT, _interrupted)
     faulthandler.enable()
     job_file, run_folder, world = environment.job(), environment.run_folder(), environment.world()
     assert job_file is not None
@@ -46,6 +47,12 @@ def main() -> NoReturn:
         streams.into_file(log)
         code = _run(job, job_file.parent)
     leave(code)
+
+
+def _interrupted(number: int, frame: Any) -> None:
+    """Tidy up in peace: when the first rank has ended, the agent sends SIGTERM to the others."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def run_here(job: Job, settings: Settings, run_folder: Path) -> int:
