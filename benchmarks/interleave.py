@@ -1,31 +1,44 @@
 """Time several ways of doing the same work in alternating blocks, so that a drifting machine decides nothing.
 
-Every comparison carries an A/A control: the reference stands twice among the ways, and the ratio of its two copies says
-how large a difference this run can show.
+Every comparison carries an A/A control: the reference stands twice among the ways, and how far its two copies are apart
+says how large a difference this run can show.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 CONTROL = "the same again (A/A)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """A way's time over the reference's, round by round: median and a bootstrap 95 % interval."""
+class Estimate:
+    """A median over rounds, and its bootstrap 95 % interval."""
 
-    name: str
     median: float
     low: float
     high: float
-    seconds: float
 
-    def row(self) -> str:
-        return f"| {self.name} | {self.seconds * 1e3:.3f} | {self.median:.3f} | {self.low:.3f} to {self.high:.3f} |"
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Estimate:
+        values = list(values)
+        generator = random.Random(0)
+        medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(1000))
+        return cls(median=statistics.median(values), low=medians[24], high=medians[974])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A way against the reference, round by round: seconds, their ratio, and how many seconds more."""
+
+    name: str
+    seconds: float
+    ratio: Estimate
+    more_seconds: Estimate
 
 
 def measure(ways: dict[str, Callable[[], float]], *, control: Callable[[], float], rounds: int, warm_up: int = 2
@@ -45,21 +58,27 @@ def measure(ways: dict[str, Callable[[], float]], *, control: Callable[[], float
     return seconds
 
 
-def ratios(seconds: dict[str, list[float]]) -> list[Ratio]:
+def comparisons(seconds: dict[str, list[float]]) -> list[Comparison]:
     """Each way against the first."""
     reference = next(iter(seconds.values()))
-    return [_ratio(name, values, reference) for name, values in seconds.items()]
+    return [Comparison(name=name, seconds=statistics.median(values),
+                       ratio=Estimate.of(value / base for value, base in zip(values, reference, strict=True)),
+                       more_seconds=Estimate.of(value - base for value, base in zip(values, reference, strict=True)))
+            for name, values in seconds.items()]
 
 
-def _ratio(name: str, values: Sequence[float], reference: Sequence[float]) -> Ratio:
-    pairs = [value / base for value, base in zip(values, reference, strict=True)]
-    generator = random.Random(0)
-    medians = sorted(statistics.median(generator.choices(pairs, k=len(pairs))) for _ in range(1000))
-    return Ratio(name=name, median=statistics.median(pairs), low=medians[24], high=medians[974],
-                 seconds=statistics.median(values))
+def table(title: str, found: list[Comparison]) -> str:
+    """The comparisons as a Markdown table."""
+    rows = ["| way | median, ms | ratio | 95 % interval | more, us | 95 % interval |",
+            "| --- | --- | --- | --- | --- | --- |"]
+    for each in found:
+        ratio, more = each.ratio, each.more_seconds
+        rows.append(f"| {each.name} | {each.seconds * 1e3:.3f} "
+                    f"| {ratio.median:.3f} | {ratio.low:.3f} to {ratio.high:.3f} "
+                    f"| {more.median * 1e6:.1f} | {more.low * 1e6:.1f} to {more.high * 1e6:.1f} |")
+    return "\n".join([f"### {title}", "", *rows, ""])
 
 
-def table(title: str, found: list[Ratio]) -> str:
-    """The ratios as a Markdown table; milliseconds are medians."""
-    return "\n".join([f"### {title}", "", "| way | ms | ratio | 95 % interval |", "| --- | --- | --- | --- |",
-                      *(ratio.row() for ratio in found), ""])
+def as_json(found: list[Comparison]) -> dict[str, Any]:
+    """The comparisons by name, as plain values."""
+    return {each.name: asdict(each) for each in found}

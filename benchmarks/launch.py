@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from interleave import measure, ratios, table
+from interleave import as_json, comparisons, measure, table
 
 SCRIPT = """
 import time, sys
@@ -61,7 +62,7 @@ def main() -> None:
         def once(command: list[str]) -> float:
             return until_first_all_reduce(command, stamp)
 
-        found = ratios(measure({"torchrun": lambda: once(torchrun), "rankwise run": lambda: once(rankwise)},
+        found = comparisons(measure({"torchrun": lambda: once(torchrun), "rankwise run": lambda: once(rankwise)},
                                control=lambda: once(torchrun), rounds=asked.rounds, warm_up=1))
     print(table(f"launch to the first all-reduce, {asked.devices} ranks", found))
     python = sys.executable
@@ -75,7 +76,7 @@ def main() -> None:
     for name, value in seconds.items():
         print(f"{name}: {value * 1e3:.0f} ms")
     if asked.output:
-        asked.output.write_text(json.dumps({"launch": {ratio.name: vars(ratio) for ratio in found},
+        asked.output.write_text(json.dumps({"load": os.getloadavg(), "launch": as_json(found),
                                             "seconds": seconds}, indent=1) + "\n")
 
 

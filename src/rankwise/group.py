@@ -43,6 +43,22 @@ class Pending:
         return self._tensor
 
 
+class Explained:
+    """`with group.explained("a reduction")`. RankwiseError passes as it is, and so does what no transport said."""
+
+    __slots__ = ("_group", "_place")
+
+    def __init__(self, group: Group, place: str) -> None:
+        self._group, self._place = group, place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeError) and not isinstance(error, RankwiseError) and is_transport_error(error):
+            raise self._group.peer_error(self._place, error) from error
+
+
 class Group:
     """All ranks of a run.
 
@@ -53,6 +69,7 @@ class Group:
     def __init__(self, world: World, device: torch.device, *, process_group: dist.ProcessGroup | None = None,
                  store: dist.Store | None = None, timeout_seconds: float = 600.0) -> None:
         self.world, self.device, self.timeout_seconds = world, device, timeout_seconds
+        self.rank, self.size, self.is_main = world.rank, world.size, world.is_main
         self.process_group, self._store = process_group, store
         self._alone_blocks = 0
         self._reported_at = 0.0
@@ -80,18 +97,6 @@ class Group:
                             "and the log files of the other ranks.") from error
         return cls(world, device, process_group=dist.group.WORLD, store=dist.PrefixStore("rankwise", store),
                    timeout_seconds=timeout_seconds)
-
-    @property
-    def rank(self) -> int:
-        return self.world.rank
-
-    @property
-    def size(self) -> int:
-        return self.world.size
-
-    @property
-    def is_main(self) -> bool:
-        return self.world.is_main
 
     # Reductions
 
@@ -213,17 +218,9 @@ class Group:
         except RuntimeError:
             return "its store is gone"
 
-    @contextlib.contextmanager
-    def explained(self, place: str) -> Iterator[None]:
-        """Turn a transport's message into one that names the ranks; RankwiseError passes as it is."""
-        try:
-            yield
-        except RankwiseError:
-            raise
-        except RuntimeError as error:
-            if not is_transport_error(error):
-                raise
-            raise self.peer_error(place, error) from error
+    def explained(self, place: str) -> Explained:
+        """The context of a wait for other ranks: a transport's message is turned into one that names them."""
+        return Explained(self, place)
 
     def peer_error(self, place: str, error: BaseException) -> PeerError:
         """What is known of the ranks that this one waited for."""

@@ -24,6 +24,8 @@ from rankwise.step import Stepper
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
+_STEPS = 2   # keeps the steps' random numbers apart from those of the data
+
 
 class Run:
     """One training: its devices, its data, its steps, its log and its checkpoints.
@@ -39,6 +41,7 @@ class Run:
         self.epoch = 0
         self.steps = 0
         self._group, self._mode, self._monitor = group, mode, monitor
+        self._own_key = keys.mix(settings.seed, group.rank, _STEPS)
         self._stepper = Stepper(group, settings.amp)
         self._checkpoints = Checkpoints(folder / "checkpoints", group)
         self._resume_from = resume_from
@@ -47,7 +50,7 @@ class Run:
         self._later_loaders = 0
         self._in_hand: InHand[Loader] = InHand()
         self._micro_batches_this_step = 0
-        self._owes_step = False
+        self._owes_step = self._is_updating = False
         self._restored = False
 
     # Who and where
@@ -115,6 +118,8 @@ class Run:
                               "These options are for modules.", "Prepare the module by itself with them.")
         if not any(thing is known for known in self._prepared.values()):
             self._prepared[self._name_of(thing)] = thing
+            if isinstance(thing, torch.optim.Optimizer):
+                thing.register_step_pre_hook(self._require_update)
         return thing
 
     def _name_of(self, thing: Any) -> str:
@@ -159,7 +164,7 @@ class Run:
 
     def _seed_torch(self) -> None:
         """torch's own generators, from (seed, step, micro-batch, rank): dropout differs between ranks and steps."""
-        seed = keys.mix(self.settings.seed, self.steps, self._micro_batches_this_step, self.rank) >> 1
+        seed = keys.mix(self._own_key, self.steps, self._micro_batches_this_step) >> 1
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index].manual_seed(seed)
@@ -222,7 +227,9 @@ class Run:
             self._micro_batches_this_step += 1
             return False
         with self._group.explained("the update"):
+            self._is_updating = True
             updated = self._stepper.update(chosen, clip_norm=clip_norm)
+            self._is_updating = False
             self._mode.after_update()
         self._micro_batches_this_step = 0
         self.steps += 1
@@ -237,6 +244,12 @@ class Run:
                                   "Its state would be missing in every checkpoint.",
                                   "Write optimizer = run.prepare(optimizer) before the loop.")
         self._mode.require_known_parameters(optimizers)
+
+    def _require_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._is_updating:
+            raise MisuseError(f"step() of a prepared {type(optimizer).__name__} was called.",
+                              "It knows nothing of other ranks, of micro-batches and of the checkpoint's position.",
+                              "Write run.step(loss, optimizer) in place of loss.backward() and optimizer.step().")
 
     # Over all ranks
 

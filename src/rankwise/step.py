@@ -37,15 +37,18 @@ class Stepper:
 
     def __init__(self, group: Group, amp: str = "no") -> None:
         self._group = group
+        self._float = torch.float32 if group.device.type == "mps" else torch.float64
         self._scaler = torch.amp.GradScaler(group.device.type) if amp == "fp16" else None
         self._scaler_owes_update = False
         self._window = _Window()
         self._open = False
+        self._held = _Held()
+        self._known: list[Optimizer] = []
 
     @property
     def is_accumulating(self) -> bool:
         """Whether gradients are held that no update has used."""
-        return self._open
+        return self._open or bool(self._held)
 
     def weigh(self, loss: torch.Tensor, micro_batch: MicroBatch, *, weight: Any = None,
               reduction: str = "mean") -> Weighed:
@@ -56,7 +59,7 @@ class Stepper:
         _require_loss(loss, reduction)
         if not self._open:
             self._begin_window()
-        self._window.require_kept_gradient()
+        self._held.require_kept()
         if weight is None:
             weighed = self._by_rows(loss, micro_batch, reduction)
         else:
@@ -66,6 +69,7 @@ class Stepper:
     def _begin_window(self) -> None:
         self._settle_scaler()
         self._window = _Window()
+        self._window.stale = [each for each in self._known if each not in self._held and _has_gradient(each)]
         self._open = True
 
     def _by_rows(self, loss: torch.Tensor, share: MicroBatch, reduction: str) -> Weighed:
@@ -93,7 +97,7 @@ class Stepper:
 
     def _weight_tensor(self, weight: Any, device: torch.device) -> torch.Tensor:
         try:
-            amount = torch.as_tensor(weight, dtype=self._float, device=device).detach()
+            amount = torch.as_tensor(weight, dtype=self._float, device=device).detach().clone()   # it is kept
         except (TypeError, ValueError, RuntimeError):
             amount = None
         if amount is None or amount.ndim != 0:
@@ -103,20 +107,19 @@ class Stepper:
                               "Give weight=tokens.sum(), for example.")
         return amount
 
-    @property
-    def _float(self) -> torch.dtype:
-        return torch.float32 if self._group.device.type == "mps" else torch.float64
-
     def hold(self, optimizers: Sequence[Optimizer]) -> None:
         """Instead of an update, before the last micro-batch: note the gradients, which must still be there later."""
-        self._window.note_gradient(optimizers)
+        self._held.note(optimizers)
 
     def update(self, optimizers: Sequence[Optimizer], *, clip_norm: float | None = None) -> bool:
         """Divide, clip and update, then clear the gradients; False where fp16 overflowed, on all ranks alike.
 
-        Raises MisuseError where no backward pass went before.
+        Raises MisuseError where no backward pass went before, or a loss of an earlier step left its gradient.
         """
         self._window.require_first_update(optimizers)
+        self._window.require_own_gradient(optimizers)
+        self._known += [each for each in optimizers if each not in self._known]
+        self._held.release(optimizers)
         if self._scaler is not None:
             for optimizer in optimizers:
                 self._scaler.unscale_(optimizer)
@@ -173,14 +176,13 @@ class Stepper:
 class _Window:
     """What one global batch has seen so far, and the checks that hold in it."""
 
-    def __init__(self) -> None:
-        self.weights: torch.Tensor | None = None
-        self.total: Pending | None = None
-        self.global_rows = 0
-        self._weighted: bool | None = None
-        self._latest_weighted: MicroBatch | None = None
-        self._updated: list[Optimizer] = []
-        self._held: tuple[torch.Tensor, torch.Tensor, int] | None = None
+    weights: torch.Tensor | None = None
+    total: Pending | None = None
+    global_rows = 0
+    _weighted: bool | None = None
+    _latest_weighted: MicroBatch | None = None
+    _updated: tuple[Optimizer, ...] = ()
+    stale: Sequence[Optimizer] = ()
 
     def require_one_kind(self, *, weighted: bool) -> None:
         if self._weighted is (not weighted):
@@ -201,22 +203,52 @@ class _Window:
             raise MisuseError("run.update was called, and no run.backward went before it.",
                               "Gradients that loss.backward() computes are not averaged over the ranks.",
                               "Call run.step(loss, optimizer), or run.backward(loss) and then run.update(optimizer).")
-        self._updated += optimizers
+        self._updated += tuple(optimizers)
 
-    def note_gradient(self, optimizers: Sequence[Optimizer]) -> None:
-        for parameter in _parameters(optimizers):
-            if parameter.grad is not None:
-                self._held = parameter, parameter.grad, parameter.grad._version
-                return
+    def require_own_gradient(self, optimizers: Sequence[Optimizer]) -> None:
+        for optimizer in optimizers:
+            if optimizer in self.stale:
+                raise MisuseError(f"The step began with a gradient in the parameters of {type(optimizer).__name__}.",
+                                  "An earlier loss reached them, and another optimizer's update followed; or "
+                                  "loss.backward() was called by hand.",
+                                  "Freeze them for that loss (model.requires_grad_(False), then True again), or call "
+                                  "zero_grad() after it.")
 
-    def require_kept_gradient(self) -> None:
-        if self._held is None:
-            return
-        parameter, gradient, version = self._held
-        if parameter.grad is not gradient or gradient._version != version:
-            raise MisuseError("Gradients were changed in the middle of a global batch, by zero_grad() for example.",
-                              "Those of its earlier micro-batches would be lost.",
-                              "Leave zero_grad() out: run.step clears the gradients after each update.")
+
+class _Held:
+    """Gradients of earlier micro-batches, each optimizer's until its update: they must still be there then."""
+
+    def __init__(self) -> None:
+        self._marks: dict[Optimizer, tuple[torch.Tensor, torch.Tensor | None, int]] = {}
+
+    def __contains__(self, optimizer: Optimizer) -> bool:
+        return optimizer in self._marks
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)
+
+    def note(self, optimizers: Sequence[Optimizer]) -> None:
+        for optimizer in optimizers:
+            for parameter in _parameters([optimizer]):
+                if parameter.grad is not None:
+                    self._marks[optimizer] = parameter, parameter.grad, parameter.grad._version
+                    break
+
+    def release(self, optimizers: Sequence[Optimizer]) -> None:
+        for optimizer in optimizers:
+            self._marks.pop(optimizer, None)
+
+    def require_kept(self) -> None:
+        """Before a backward pass: nothing touched them since they were noted, or, later in a body, cleared them."""
+        for optimizer, (parameter, gradient, version) in self._marks.items():
+            now = parameter.grad
+            if now is None or (gradient is not None and (now is not gradient or now._version != version)):
+                raise MisuseError(f"Gradients of {type(optimizer).__name__} were changed in the middle of a global "
+                                  "batch, by zero_grad() or by a loss for another optimizer.",
+                                  "Its update needs those of the earlier micro-batches as they were.",
+                                  "Leave zero_grad() out: run.step clears the gradients after each update. Freeze what "
+                                  "another optimizer's loss must not reach (requires_grad_(False)).")
+            self._marks[optimizer] = parameter, None, 0   # this backward pass may change them
 
 
 def _require_loss(loss: Any, reduction: str) -> None:
@@ -235,6 +267,10 @@ def _require_loss(loss: Any, reduction: str) -> None:
 
 def _parameters(optimizers: Iterable[Optimizer]) -> Iterable[torch.Tensor]:
     return (parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _has_gradient(optimizer: Optimizer) -> bool:
+    return any(parameter.grad is not None for parameter in _parameters([optimizer]))
 
 
 def _unique_parameters(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:

@@ -12,6 +12,8 @@ from rankwise.structure import is_container, rebuilt
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on `device`: in tuples, lists, mappings, dataclasses, and objects with `.to`."""
     if isinstance(batch, torch.Tensor):
+        if batch.device == device:
+            return batch
         # From pageable memory a copy to an accelerator would wait for the work that is queued there.
         if device.type == "cuda" and batch.device.type == "cpu" and not batch.is_pinned():
             batch = batch.pin_memory()

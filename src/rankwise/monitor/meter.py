@@ -16,38 +16,37 @@ class LossMeter:
         self._group = group
         dtype = torch.float32 if group.device.type == "mps" else torch.float64
         self._losses = torch.zeros(_SLOTS, dtype=dtype, device=group.device)
-        self._amounts = torch.zeros_like(self._losses)
-        self._loss_slots, self._amount_slots = self._losses.unbind(), self._amounts.unbind()
-        self._used = 0
-        self._folded: torch.Tensor | None = None
+        self._slots = self._losses.unbind()
+        self._amounts: list[torch.Tensor] = []
+        self._folded = torch.zeros(2, dtype=dtype, device=group.device)
 
     def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
         """Note a 0-dim loss that is the mean (or the sum) over an amount of rows or weight, 0-dim as well.
 
-        Both are copied, for their memory may be used again in the next step (CUDA graphs do).
+        The loss is copied, for its memory may be used again in the next step (CUDA graphs do); the amount is kept.
         """
-        if self._used == _SLOTS:
+        if len(self._amounts) == _SLOTS:
             self._folded = self._fold()
-        slot = self._used
-        self._loss_slots[slot].copy_(loss.detach())
-        self._amount_slots[slot].copy_(amount)
+        slot = self._slots[len(self._amounts)]
+        slot.copy_(loss.detach())
         if is_sum:
-            self._loss_slots[slot].div_(self._amount_slots[slot])
-        self._used += 1
+            slot.div_(amount)
+        self._amounts.append(amount)
 
     def reduce(self) -> Reading:
         """Begin the sum over all ranks of what was added since the last call; on every rank at the same step."""
-        totals, self._folded = self._fold(), None
+        totals, self._folded = self._fold(), torch.zeros_like(self._folded)
         return Reading(self._group, totals)
 
     def _fold(self) -> torch.Tensor:
         """Weighed loss and amount so far, [2]; the slots are free again."""
-        no_loss = torch.zeros_like(self._losses)   # of a rank without rows, whose mean is NaN
-        weighed = torch.where(self._amounts > 0, self._losses * self._amounts, no_loss)
-        totals = torch.stack((weighed, self._amounts)).sum(1)
-        self._amounts.zero_()
-        self._used = 0
-        return totals if self._folded is None else totals + self._folded
+        if not self._amounts:
+            return self._folded
+        amounts = torch.stack(self._amounts).to(self._losses.dtype)
+        losses = self._losses[: len(amounts)]
+        weighed = torch.where(amounts > 0, losses * amounts, 0.0)   # the mean over no rows is NaN, and counts nothing
+        self._amounts.clear()
+        return torch.stack((weighed, amounts)).sum(1).add_(self._folded)
 
 
 class Reading:

@@ -79,7 +79,7 @@ class Progress:
     def seconds_left(self) -> float | None:
         """Of the whole training: this epoch at its pace, the others as long as the finished ones; None if unknown."""
         done = self.batch - self._first_batch
-        if self.batches is None or not done:
+        if self.batches is None or not done or self.batch > self.batches:   # the loader was gone through again
             return None
         pace = self.seconds / done
         earlier = self._earlier_seconds
