@@ -351,6 +351,61 @@ def test_buckets_are_fixed_from_the_first_step() -> None:
     assert len(layouts[0]["bucket_bytes"][0]) > 1
 
 
+class Picky(nn.Module):
+    """Cannot compute zero rows: attention under a mask, and a view that asks for the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.BatchNorm1d(6), nn.MultiheadAttention(2, 1, batch_first=True)
+        self.last, self.inner = nn.Linear(6, 3), nn.BatchNorm1d(3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        pairs = self.norm(rows).view(len(rows), 3, 2)
+        mixed, _ = self.attention(pairs, pairs, pairs, key_padding_mask=torch.zeros(len(rows), 3, dtype=torch.bool))
+        return self.inner(self.last(mixed.reshape(len(rows), -1)))
+
+
+def picky() -> Picky:
+    torch.manual_seed(5)
+    return Picky().double()
+
+
+def picky_on_rank(group: Group, synchronised: bool) -> tuple[dict[str, Any], list[Any], tuple[int, ...]]:
+    mode, stepper = open_parts(group)
+    model = mode.prepare(picky(), sync_batchnorm=synchronised)
+    inputs, labels = data(2)
+    for micro_batch, part in micro_batches(group.rank, group.size, 0, 2):
+        mode.expect(micro_batch)
+        backward(mode, stepper, nn.functional.cross_entropy(model(inputs[part]), labels[part]), micro_batch)
+    gradients = gradients_of(model)
+    mode.after_update()
+    state = state_of(model)
+    shape = tuple(model.eval()(inputs[:0]).shape)
+    mode.close()
+    return state, gradients, shape
+
+
+@pytest.mark.parametrize("synchronised", [True, False])
+def test_a_module_that_cannot_take_zero_rows(synchronised: bool) -> None:
+    """A rank without rows gets outputs of zero rows, and takes part in the others' gradients and statistics."""
+    results = run_groups(picky_on_rank, 3, synchronised)
+    for state, gradients, shape in results:
+        assert shape == (0, 3)
+        assert len(gradients) == len(list(picky().parameters()))
+        for name, value in state.items():
+            np.testing.assert_allclose(value, results[0][0][name], rtol=0, atol=1e-15, err_msg=name)
+        for gradient, first in zip(gradients, results[0][1], strict=True):
+            np.testing.assert_array_equal(gradient, first)
+    if synchronised:
+        plain = picky()
+        inputs, labels = data(2)
+        nn.functional.cross_entropy(plain(inputs), labels).backward()
+        for gradient, expected in zip(results[0][1], gradients_of(plain), strict=True):
+            np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-12)
+        for name, value in state_of(plain).items():
+            np.testing.assert_allclose(results[0][0][name], value, rtol=0, atol=1e-12, err_msg=name)
+
+
 class Counting(nn.Module):
     """A model with a buffer that ranks change differently, one that is constant, and a whole-number one."""
 

@@ -18,9 +18,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rankwise.errors import MisuseError
 from rankwise.group import Group
 from rankwise.modes.inplace import InPlace, put_in_front
+from rankwise.modes.norows import StandIn
 
 
-def spread_batchnorm(module: nn.Module, group: Group, *, synchronised: bool) -> None:
+def spread_batchnorm(module: nn.Module, group: Group, stand_in: StandIn, *, synchronised: bool) -> None:
     """Fit each BatchNorm in `module` for slices, in place; `nn.SyncBatchNorm` is synchronised in any case.
 
     Raises MisuseError where one is to be synchronised whose class has a forward of its own.
@@ -35,9 +36,9 @@ def spread_batchnorm(module: nn.Module, group: Group, *, synchronised: bool) -> 
                               "A class with a forward of its own cannot be synchronised from outside.",
                               "Use nn.BatchNorm1d, 2d or 3d there, or leave sync_batchnorm out.")
         if wanted:
-            put_in_front(SynchronisedBatchNorm, layer, _group=group)
+            put_in_front(SynchronisedBatchNorm, layer, _group=group, _stand_in=stand_in)
         elif standard:
-            put_in_front(SliceBatchNorm, layer)
+            put_in_front(SliceBatchNorm, layer, _stand_in=stand_in)
 
 
 class SliceBatchNorm(InPlace):
@@ -46,6 +47,7 @@ class SliceBatchNorm(InPlace):
     Fewer than two values a channel are normalised by the running statistics, and leave them as they are.
     """
 
+    _stand_in: StandIn
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
@@ -55,14 +57,20 @@ class SliceBatchNorm(InPlace):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         values = input.shape[0] * math.prod(input.shape[2:])
-        if not self.training or values > 1:
+        known, is_stand_in = self._stand_in.results, self._stand_in.is_computed
+        if not self.training or (values > 1 and not is_stand_in):
             return super().forward(input)  # type: ignore[no-any-return]
-        if self.num_batches_tracked is not None:
+        if is_stand_in and known:
+            known.pop(0)
+        elif self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)   # counts batches, and is the same on every rank
         mean, variance = self.running_mean, self.running_var
         if mean is None or variance is None:
             mean, variance = _constant_statistics(input)
-        return F.batch_norm(input, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
+        result = F.batch_norm(input, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
+        if len(input) == 0:
+            known.append(result)
+        return result
 
 
 class SynchronisedBatchNorm(InPlace):
@@ -72,6 +80,7 @@ class SynchronisedBatchNorm(InPlace):
     """
 
     _group: Group
+    _stand_in: StandIn
     _check_input_dim: Any
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
@@ -85,6 +94,15 @@ class SynchronisedBatchNorm(InPlace):
         if not self.training:
             return super().forward(input)  # type: ignore[no-any-return]
         self._check_input_dim(input)
+        known = self._stand_in.results
+        if self._stand_in.is_computed:   # it goes by unchanged, behind the zero rows that are this rank's
+            return torch.cat([known.pop(0) if known else self._normalised(input[:0]), input])
+        result = self._normalised(input)
+        if len(input) == 0:
+            known.append(result)
+        return result
+
+    def _normalised(self, input: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             statistics = _statistics_of_all(input.detach(), self._group)
             self._track(statistics)

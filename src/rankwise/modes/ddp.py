@@ -18,6 +18,8 @@ from rankwise.modes.agreement import equalise, require_same_module
 from rankwise.modes.batchnorm import spread_batchnorm
 from rankwise.modes.buffers import Buffers
 from rankwise.modes.guard import Guard
+from rankwise.modes.inplace import put_in_front
+from rankwise.modes.norows import StandIn, TakesNoRows
 from rankwise.modes.notices import layout_notices
 from rankwise.modes.options import PrepareOptions
 from rankwise.modes.reduction import Reduction
@@ -33,6 +35,7 @@ class DDP(Single):
         super().__init__(group=group, devices=devices, amp=amp)
         self._reductions: list[Reduction] = []
         self._buffers: list[Buffers] = []
+        self._stand_in = StandIn()
         self._rows = 1
         self._known: set[nn.Parameter] = set()
         self._checked: dict[torch.optim.Optimizer, int] = {}
@@ -44,11 +47,11 @@ class DDP(Single):
         equalise(module, self._group)
         own = {name: parameter for name, parameter in module.named_parameters() if parameter not in self._known}
         self._known.update(module.parameters())
-        if isinstance(module, AveragedModel):   # follows the weights, which are equal
-            return
-        spread_batchnorm(module, self._group, synchronised=options.sync_batchnorm)
-        self._buffers.append(Buffers(module, self._group))
-        self._reductions.append(Reduction(type(module).__name__, own, self._group, options))
+        if not isinstance(module, AveragedModel):   # that follows the weights, which are equal
+            spread_batchnorm(module, self._group, self._stand_in, synchronised=options.sync_batchnorm)
+            self._buffers.append(Buffers(module, self._group))
+            self._reductions.append(Reduction(type(module).__name__, own, self._group, options))
+        put_in_front(TakesNoRows, module, _stand_in=self._stand_in)
 
     def notices(self, module: nn.Module, **options: Any) -> list[str]:
         return layout_notices(module, synchronised=bool(options.get("sync_batchnorm"))) if self._group.size > 1 else []

@@ -23,6 +23,7 @@ from rankwise.group import Group
 from rankwise.modes.batchnorm import spread_batchnorm
 from rankwise.modes.chunks import Inputs, cut, join
 from rankwise.modes.inplace import InPlace, put_in_front
+from rankwise.modes.norows import StandIn
 from rankwise.modes.notices import layout_notices
 from rankwise.modes.options import PrepareOptions
 from rankwise.modes.single import Single
@@ -51,7 +52,7 @@ class DP(Single):
             raise MisuseError("run.prepare was given sync_batchnorm=True in mode dp.",
                               "The threads of dp each normalise their own chunk.",
                               "Use --mode ddp or --mode single, or leave sync_batchnorm out.")
-        spread_batchnorm(module, self._group, synchronised=False)
+        spread_batchnorm(module, self._group, StandIn(), synchronised=False)
         put_in_front(Chunked, module, _devices=self._devices)
 
     def notices(self, module: nn.Module, **options: Any) -> list[str]:
