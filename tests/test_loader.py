@@ -130,6 +130,9 @@ def test_state_is_that_of_the_pass() -> None:
     next(kept)
     list(reader)
     assert reader.passes == 4
+    reader.load_state_dict({"passes": 4, "batch": 3, "batch_size": 10, "samples": 30})
+    list(zip([], reader, strict=False))   # a pass that was begun, and not asked for a batch
+    assert (reader.passes, reader.state_dict()["batch"]) == (5, 0)
     assert list(kept) == []
 
 

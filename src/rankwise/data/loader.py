@@ -85,12 +85,14 @@ class Loader:
         if unfinished:
             unfinished.close()
         batches = self._batches()
+        next(batches)
         self._open = weakref.ref(batches)
         return batches
 
     def _batches(self) -> Generator[Any, None, None]:
         del self._starts[:], self._stops[:]
         try:
+            yield None   # begun: it counts even where no batch is asked for, as zip does after a shorter one
             for turn, batch in self._source.turns(self.passes, self._batch):
                 batch = self._finish(to_device(batch, self._device))
                 if self._augment:
