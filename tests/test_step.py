@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ranks import run_groups
+from ranks import run_groups, run_ranks
 from rankwise.errors import MisuseError
 from rankwise.group import Group
 from rankwise.microbatch import MicroBatch
@@ -146,6 +146,69 @@ def test_zero_grad_while_accumulating_is_refused(set_to_none: bool) -> None:
     optimizer.zero_grad(set_to_none=set_to_none)
     with pytest.raises(MisuseError, match="zero_grad"):
         stepper.weigh(model(data(2)[0]).mean(), MicroBatch(rows=2, global_rows=4, is_first=False))
+
+
+def two_models() -> tuple[list[nn.Module], list[torch.optim.Optimizer], Stepper]:
+    models = [mlp(), nn.Linear(3, 1).double()]
+    return models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models], Stepper(one_rank())
+
+
+def go_backward(stepper: Stepper, loss: torch.Tensor, share: MicroBatch) -> None:
+    loss.backward(stepper.weigh(loss, share).seed)
+
+
+def test_a_gradient_left_by_another_loss_is_refused() -> None:
+    """A loss that reaches two models and updates one leaves the other's gradient, which its next update would use."""
+    (maker, judge), (first, second), stepper = two_models()
+    for _ in range(2):
+        go_backward(stepper, judge(maker(data(4)[0]).detach()).mean(), WHOLE)
+        assert stepper.update([second])
+        go_backward(stepper, judge(maker(data(4)[0])).mean(), WHOLE)
+        assert stepper.update([first])
+        judge.zero_grad()
+    go_backward(stepper, judge(maker(data(4)[0])).mean(), WHOLE)
+    assert stepper.update([first])
+    go_backward(stepper, judge(maker(data(4)[0]).detach()).mean(), WHOLE)
+    with pytest.raises(MisuseError, match="began with a gradient"):
+        stepper.update([second])
+
+
+def test_held_gradients_outlive_the_update_of_another_optimizer() -> None:
+    """Several losses a micro-batch are fine; clearing what one of two optimizers holds is named, also after the other
+    one's update."""
+    (maker, judge), (first, second), stepper = two_models()
+    parts_of_batch = [MicroBatch(rows=2, global_rows=4, is_last=False),
+                      MicroBatch(rows=2, global_rows=4, is_first=False)]
+    for share in parts_of_batch:
+        for _ in range(2):
+            go_backward(stepper, judge(maker(data(2)[0]).detach()).mean(), share)
+        if share.is_last:
+            assert stepper.update([second])
+            assert stepper.is_accumulating
+            maker.zero_grad()
+            with pytest.raises(MisuseError, match="changed in the middle"):
+                stepper.weigh(maker(data(2)[0]).mean(), share)
+        else:
+            stepper.hold([second])
+            go_backward(stepper, maker(data(2)[0]).mean(), share)
+            stepper.hold([first])
+
+
+def step_by_hand(run: Any) -> tuple[str, str]:
+    model = run.prepare(mlp())
+    optimizers = torch.optim.SGD(model.parameters(), lr=0.1), run.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(MisuseError) as unknown:
+        run.step(model(data(4)[0]).mean(), optimizers[0])
+    with pytest.raises(MisuseError) as by_hand:
+        optimizers[1].step()
+    return str(unknown.value), str(by_hand.value)
+
+
+def test_an_optimizer_belongs_to_the_run() -> None:
+    """run.step refuses an optimizer that was not prepared, and a prepared one refuses to step without the run."""
+    for unknown, by_hand in run_ranks(step_by_hand, 2):
+        assert "that was not prepared" in unknown
+        assert "step() of a prepared SGD" in by_hand
 
 
 def test_a_step_clears_gradients() -> None:
