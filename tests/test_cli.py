@@ -171,7 +171,7 @@ def test_a_copied_recipe_runs_by_itself(tmp_path: Path) -> None:
 
 
 def test_both_ways_to_call_it(tmp_path: Path) -> None:
-    """`rankwise` and `python -m rankwise` are one; the help of the target itself is `-- --help`, printed once."""
+    """`rankwise` and `python -m rankwise` are one; `-- --help` is the target's own, before a run begins."""
     script = subprocess.run([Path(sys.executable).parent / "rankwise", "--version"], capture_output=True, text=True,
                             timeout=60, check=True)
     assert script.stdout.startswith("rankwise ")
@@ -180,3 +180,4 @@ def test_both_ways_to_call_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "--batch-size INT" in done.stdout
     assert done.stdout.count("usage:") == 1
+    assert list(tmp_path.iterdir()) == []

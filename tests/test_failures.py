@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+import rankwise as rw
 from launches import RANKWISE, Launch, run, wait_for
 from rankwise.errors import MisuseError, PeerError
-from rankwise.launch import streams
+from rankwise.launch import streams, supervisor
 from rankwise.launch.agent import run_target
-from rankwise.launch.failure import Failure, first, recorded
+from rankwise.launch.failure import Failure, first, hide_our_frames, recorded
 from rankwise.launch.supervisor import Terminated, signals_as_interrupts, supervise
 from rankwise.launch.target import resolve
 from rankwise.settings import Settings
@@ -97,11 +99,12 @@ def test_a_rank_that_raises_is_shown_first(tmp_path: Path) -> None:
 
 
 def test_a_message_of_rankwise_comes_without_a_traceback(trained: Trained) -> None:
-    """A UsageError on one rank is its three parts and the exit code 2."""
+    """A UsageError on one rank is its three parts and the exit code 2; a run that never began leaves no folder."""
     code, errors = trained("misuses")
     assert code == 2
-    assert errors.splitlines()[:3] == ["The batch is blue.", "  Batches are green.", "  Paint it."]
-    assert "Traceback" not in errors
+    assert errors.splitlines() == ["The batch is blue.", "  Batches are green.", "  Paint it.", "",
+                                   "Rank 1 of 2 failed: UsageError"]
+    assert not Path("runs").exists()
 
 
 def test_a_rank_that_returns_early_is_named(trained: Trained) -> None:
@@ -205,6 +208,23 @@ def test_what_a_failure_is_taken_for() -> None:
     assert Failure.of(SystemExit("no data")).text == "no data"
 
 
+def test_python_shows_the_users_frames_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """In one process too, an exception of the training function is printed without the frames of the launch."""
+    def train(run: rw.Run) -> None:
+        raise ValueError("the data is upside down")
+
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    hide_our_frames()
+    with pytest.raises(ValueError, match="upside down") as caught:
+        rw.launch(train, arguments={}, devices=1, accelerator="cpu", runs=str(tmp_path))
+    assert str(Path(rw.__file__).parent) in str(caught.getrepr())
+    sys.excepthook(caught.type, caught.value, caught.tb)
+    shown = capsys.readouterr().err
+    assert 'raise ValueError("the data is upside down")' in shown
+    assert str(Path(rw.__file__).parent) not in shown
+
+
 def test_how_a_process_ended_is_told(tmp_path: Path) -> None:
     """Exit codes and signals have words; a usage error of a plain script keeps its exit code 2; a rank that the agent
     stopped is never the cause."""
@@ -237,9 +257,8 @@ def test_a_log_keeps_what_a_terminal_shows(tmp_path: Path) -> None:
         copied = streams.Copied(terminal, log)
         for text in ("\x1b[1mstart\x1b[0m\n", "step 1", "\r\x1b[2Kstep 2", "\r\x1b[2Kstep 3\n", "end\r\n", "open"):
             assert copied.write(text) == len(text)
-        copied.log_only("whole\n")
         assert copied.isatty() is False
-    assert (tmp_path / "log").read_text().splitlines() == ["start", "step 3", "end", "whole"]
+    assert (tmp_path / "log").read_text().splitlines() == ["start", "step 3", "end"]
     assert "\x1b[2Kstep 2" in shown.read_bytes().decode()
 
 
@@ -261,7 +280,32 @@ class Unanswered:
         self.answered.wait(30)
 
     def get_worker_group(self) -> types.SimpleNamespace:
-        return types.SimpleNamespace(workers=[types.SimpleNamespace(id=2 ** 22 + 1)])   # beyond every process id
+        beyond_every_process_id = 2 ** 22 + 1
+        return types.SimpleNamespace(workers=[types.SimpleNamespace(id=beyond_every_process_id, local_rank=0)])
+
+
+class Outstayed(Unanswered):
+    """An agent that waits for rank 1, a process that does not end by itself; rank 0 has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__()
+        self.process = process
+
+    def run(self) -> types.SimpleNamespace:
+        self.process.wait(30)
+        return types.SimpleNamespace(is_failed=lambda: False)
+
+    def get_worker_group(self) -> types.SimpleNamespace:
+        ranks = super().get_worker_group().workers
+        return types.SimpleNamespace(workers=[*ranks, types.SimpleNamespace(id=self.process.pid, local_rank=1)])
+
+
+def test_a_rank_that_outstays_a_failed_one_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a moment to tidy up, a rank that does not end when another has failed is killed."""
+    monkeypatch.setattr(supervisor, "_TIDY_SECONDS", 0.0)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    supervise(Outstayed(process), limit_seconds=60, has_failed=lambda rank: rank == 0)  # type: ignore[arg-type]
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_launcher_does_not_wait_for_lost_machines_for_ever() -> None:

@@ -272,6 +272,6 @@ def is_transport_error(error: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of a message, without the source file that gloo puts before it."""
+    """The first line of a message, without the source file and the advice that gloo puts around it."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return re.sub(r"^\[/[^\]]*\] ", "", line)[:300]
+    return re.sub(r"^\[/[^\]]*\] |\. This is typically caused by .*", "", line)[:300]

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import re
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +23,7 @@ from rankwise.settings import Settings
 
 SETTINGS = "settings.json"
 CHECKPOINTS = "checkpoints"
+LOGS = "logs"
 LATEST = "latest"
 
 
@@ -58,6 +61,14 @@ def resume_from(settings: Settings) -> Path | None:
     close = difflib.get_close_matches(settings.resume, names, n=1)
     raise UsageError(f"--resume is {settings.resume}.", f"{runs} has no run of that name, and it is no folder.",
                      f"Did you mean --resume {close[0]}?" if close else _choice(runs, names))
+
+
+def discard_unused(folder: Path) -> None:
+    """Remove the folder of a run that could not be used as given and never began; one that holds more is kept."""
+    with contextlib.suppress(OSError):
+        if {each.name for each in folder.iterdir()} <= {SETTINGS, LOGS}:
+            shutil.rmtree(folder)
+            folder.parent.rmdir()   # with its last run
 
 
 def target_of(folder: Path) -> str | None:

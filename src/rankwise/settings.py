@@ -93,6 +93,6 @@ def option(name: str) -> str:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         import difflib
-        close = difflib.get_close_matches(str(value), allowed, n=1)
+        close = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.7)   # gpu does not mean cpu
         hint = f"Did you mean {option(name)} {close[0]}?" if close else f"Choose one of {', '.join(allowed)}."
         raise UsageError(f"{option(name)} is {value!r}.", f"It can be {', '.join(allowed)}.", hint)

@@ -38,6 +38,10 @@ def launch(function: Callable[..., Any], *, arguments: dict[str, Any] | None = N
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
+    except Exception:
+        from rankwise.launch.failure import hide_our_frames
+        hide_our_frames()
+        raise
 
 
 def _launch(function: Callable[..., Any], arguments: dict[str, Any] | None, defaults: dict[str, Any]) -> Any:

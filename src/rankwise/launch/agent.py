@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankwise import environment
-from rankwise.errors import EXIT_INTERRUPTED, RankwiseError
+from rankwise import environment, runfolder
+from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 from rankwise.launch import layout, streams
 from rankwise.launch.failure import Failure, first
 from rankwise.launch.job import Job, private_folder
@@ -43,9 +43,19 @@ class Outcome:
     def report(self) -> str:
         """The first failure in full, then whose it was and where the rest stands."""
         assert self.failure is not None
-        logs = streams.log_file(self.run_folder, 0).parent
-        return (f"{self.failure.text}\n\nRank {self.rank} of {self.world_size} failed: {self.failure.summary}\n"
-                f"  Log files of all ranks: {logs}").lstrip()
+        text = self.failure.text or self.failure.tail
+        said = f"{text}\n\n" if text and text != self.failure.summary else ""
+        return f"{said}{self.summary()}{self.logs()}"
+
+    def summary(self) -> str:
+        """Whose the first failure was."""
+        assert self.failure is not None
+        return f"Rank {self.rank} of {self.world_size} failed: {self.failure.summary}"
+
+    def logs(self) -> str:
+        """Where the log files are; nothing where the run never began."""
+        folder = streams.log_file(self.run_folder, 0).parent
+        return f"\n  Log files of all ranks: {folder}" if folder.is_dir() else ""
 
 
 def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> int:
@@ -53,10 +63,13 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
 
     Raises UsageError before any rank starts.
     """
-    settings = layout.with_devices(settings)
-    run_folder = choose_folder(settings, target.name)
     job = Job(script=None if target.module else str(target.path), module=target.module,
               argv=[str(target.path), *arguments])
+    if target.uses_rankwise and not {"-h", "--help"}.isdisjoint(arguments):
+        from rankwise.launch.worker import show_help
+        return show_help(job, settings)
+    settings = layout.with_devices(settings)
+    run_folder = choose_folder(settings, target.name)
     try:
         if layout.is_one_process(settings):
             from rankwise.launch.worker import run_here
@@ -73,7 +86,6 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
 
 def choose_folder(settings: Settings, target: str) -> Path:
     """The run's folder; on another machine than the first, only the folder that will hold it."""
-    from rankwise import runfolder
     return runfolder.choose(settings, target) if settings.node_rank == 0 else Path(settings.runs)
 
 
@@ -98,7 +110,8 @@ def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path) -> O
     agent = LocalElasticAgent(spec, files, exit_barrier_timeout=settings.timeout)
     show = (lambda: None) if job.has_terminal else streams.Followed(streams.log_file(run_folder, 0)).show
     with _quiet_agent():
-        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS, meanwhile=show)
+        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS, meanwhile=show,
+                           has_failed=files.has_word_of)
     return _outcome(agent, result, rendezvous.run_folder)
 
 
@@ -109,7 +122,11 @@ def _outcome(agent: LocalElasticAgent, result: RunResult, run_folder: Path) -> O
     failures = {rank: Failure.of_process(process.exitcode, process.error_file_data, float(process.timestamp),
                                          streams.log_file(run_folder, rank))
                 for rank, process in result.failures.items()}
+    for rank, failure in failures.items():
+        streams.add_line(streams.log_file(run_folder, rank), failure.text or failure.summary)
     rank = first(failures)
+    if failures[rank].exit_code == EXIT_USAGE:
+        runfolder.discard_unused(run_folder)
     return Outcome(world_size=world_size, run_folder=run_folder, rank=rank, failure=failures[rank])
 
 
@@ -136,6 +153,5 @@ def _quiet_agent() -> Iterator[None]:
 def raise_failure(outcome: Outcome) -> None:
     """The first failure as an exception, for a launch from a notebook or from a program."""
     if outcome.failure is not None:
-        raise RankwiseError(f"Rank {outcome.rank} of {outcome.world_size} failed: {outcome.failure.summary}",
-                            outcome.failure.text.replace("\n", "\n  "),
-                            f"Log files of all ranks: {streams.log_file(outcome.run_folder, 0).parent}")
+        said = outcome.failure.text or outcome.failure.tail
+        raise RankwiseError(outcome.summary(), said.replace("\n", "\n  "), outcome.logs().strip())

@@ -22,9 +22,16 @@ class ErrorFiles(LogsSpecs):
     def root_log_dir(self) -> str:
         return str(self._folder)
 
+    def has_word_of(self, local_rank: int) -> bool:
+        """Whether this rank has said that it failed."""
+        return self._file(local_rank).exists()
+
+    def _file(self, local_rank: int) -> Path:
+        return self._folder / f"error-{local_rank}.json"
+
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         surroundings = self._surroundings()
-        files = {local_rank: str(self._folder / f"error-{local_rank}.json") for local_rank in envs}
+        files = {local_rank: str(self._file(local_rank)) for local_rank in envs}
         for local_rank, variables in envs.items():
             variables.update(surroundings, TORCHELASTIC_ERROR_FILE=files[local_rank])
         console = dict.fromkeys(envs, "")

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,13 @@ _MACHINERY = (str(Path(__file__).parent), "<frozen runpy>", "runpy.py")
 class Failure:
     """Why a rank ended: `text` is for the person at the keyboard, a traceback or the message of a RankwiseError.
 
-    `follows` says that another rank's failure is the likely reason: a lost or late peer.
+    A process that left no word has no `text`; `tail`, the end of its log, stands in. `follows` says that another rank's
+    failure is the likely reason: a lost or late peer.
     """
 
     summary: str
     text: str
+    tail: str = ""
     exit_code: int = EXIT_FAILED
     follows: bool = False
     time_seconds: float = 0.0
@@ -59,7 +62,7 @@ class Failure:
             message = left["message"]
             return cls(summary=message["message"], text=message["extraInfo"]["py_callstack"], **left[_OURS])
         stopped = exit_code == -signal.SIGTERM   # what the agent sends to the ranks that are left after a failure
-        return cls(summary=_how_it_ended(exit_code), text=_tail(log), follows=stopped,
+        return cls(summary=_how_it_ended(exit_code), text="", tail=_tail(log), follows=stopped,
                    time_seconds=math.inf if stopped else seen_seconds,
                    exit_code=EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED)
 
@@ -91,11 +94,30 @@ def first(failures: dict[int, Failure]) -> int:
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback as Python prints it, without the frames of the launch itself."""
-    shown = traceback.TracebackException.from_exception(error)
-    frames = [frame for frame in shown.stack if not any(part in frame.filename for part in _MACHINERY)]
-    shown.stack = traceback.StackSummary.from_list(frames or shown.stack)
-    return "".join(shown.format()).rstrip()
+    """The traceback as Python prints it, without the frames of the launch itself where there are others."""
+    trace = error.__traceback__
+    return "".join(traceback.format_exception(type(error), error, _of_the_user(trace) or trace)).rstrip()
+
+
+def hide_our_frames() -> None:
+    """From here on Python prints an exception that nobody catches without the frames of the launch itself."""
+    printed = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        trace = _of_the_user(trace) or trace
+        printed(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = show
+
+
+def _of_the_user(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """The frames that are not the launch's own."""
+    if trace is None:
+        return None
+    rest = _of_the_user(trace.tb_next)
+    if any(part in trace.tb_frame.f_code.co_filename for part in _MACHINERY):
+        return rest
+    return types.TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def _comes_from_a_peer(error: BaseException) -> bool:

@@ -66,7 +66,8 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
         monitor.finished()
         group.report(f"returned from the training function at step {run.steps}")
     except BaseException as error:
-        group.report(f"failed with {type(error).__name__} at step {run.steps}")
+        how = "ended with sys.exit" if isinstance(error, SystemExit) else f"failed with {type(error).__name__}"
+        group.report(f"{how} at step {run.steps}")
         raise
     finally:
         run.close()

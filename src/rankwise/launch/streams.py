@@ -10,12 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from rankwise.runfolder import LOGS
+
 _TERMINAL_CODES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
 
 
 def log_file(run_folder: Path, rank: int) -> Path:
     """Where a rank's output is kept."""
-    return run_folder / "logs" / f"rank{rank}.log"
+    return run_folder / LOGS / f"rank{rank}.log"
+
+
+def add_line(path: Path, text: str) -> None:
+    """Text at the end of a log, from the launcher, when its rank has ended."""
+    with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="replace") as log:
+        log.write(text + "\n")
 
 
 def into_file(path: Path) -> None:
@@ -85,10 +93,6 @@ class Copied:
         if finished:
             self._stream.flush()
         return written
-
-    def log_only(self, text: str) -> None:
-        """Into the log and not to the terminal."""
-        self._log.write(text)
 
     def writelines(self, lines: list[str]) -> None:
         for line in lines:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 2.0   # for a rank to end by itself after an interrupt; with the rest it stays below 5
+_TIDY_SECONDS = 5.0    # the same after another rank has failed; the agent alone waits for 30
 
 
 class Terminated(KeyboardInterrupt):
@@ -29,8 +30,11 @@ class Terminated(KeyboardInterrupt):
 
 
 def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
-              meanwhile: Callable[[], None] = lambda: None) -> RunResult:
+              meanwhile: Callable[[], None] = lambda: None,
+              has_failed: Callable[[int], bool] = lambda local_rank: False) -> RunResult:
     """Run the agent to its end. However this is left, no rank is. `meanwhile` is called now and then, and at the end.
+
+    After a rank of which `has_failed` says so has ended, the others get a moment, and are killed.
 
     Raises KeyboardInterrupt when interrupted, PeerError where the other machines did not end within `limit_seconds`
     after the ranks of this one, and what the agent raises where the machines did not meet.
@@ -48,7 +52,7 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
     try:
         with signals_as_interrupts():
             threading.Thread(target=run, name="rankwise-agent", daemon=True).start()
-            _wait(ended, agent, limit_seconds, meanwhile)
+            _wait(ended, agent, limit_seconds, meanwhile, has_failed)
     except BaseException:
         end_ranks(agent, ended)
         raise
@@ -61,13 +65,20 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
 
 
 def _wait(ended: threading.Event, agent: LocalElasticAgent, limit_seconds: float,
-          meanwhile: Callable[[], None]) -> None:
+          meanwhile: Callable[[], None], has_failed: Callable[[int], bool]) -> None:
     alone_since: float | None = None
+    failed_since: float | None = None
     while not ended.is_set():
         ended.wait(_POLL_SECONDS)
         meanwhile()
-        pids = _pids(agent)
-        if not pids or any(_is_running(pid) for pid in pids):
+        ranks = {worker.local_rank: worker.id for worker in agent.get_worker_group().workers
+                 if isinstance(worker.id, int)}
+        left = {rank: pid for rank, pid in ranks.items() if _is_running(pid)}
+        if left and any(has_failed(rank) for rank in ranks.keys() - left.keys()):
+            failed_since = failed_since or time.monotonic()
+            if time.monotonic() - failed_since > _TIDY_SECONDS:
+                _kill(_processes(list(left.values())))
+        if left or not ranks:
             continue
         alone_since = alone_since or time.monotonic()
         if not ended.is_set() and time.monotonic() - alone_since > limit_seconds:

@@ -45,7 +45,7 @@ def resolve(text: str, *, as_module: bool = False) -> Target:
         return _checked(Target(name=text, path=RECIPES / f"{text}.py", module=f"rankwise.recipes.{text}"))
     if path.is_dir():
         raise UsageError(f"The target {text} is a folder.", "A target is a script, a module or a recipe.",
-                         f"Give a script in it, or run it as a module: rankwise run -m {path.name}")
+                         f"Give a script in it, or run it as a module: rankwise run -m {path.resolve().name}")
     raise UsageError(f"There is no script and no recipe `{text}`.", f"Recipes are {', '.join(recipes())}; "
                      "scripts are looked for from this folder.", _guess(text))
 

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rankwise import environment
-from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from rankwise import environment, runfolder
+from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from rankwise.launch import streams
 from rankwise.launch.failure import Failure
 from rankwise.launch.job import Job
@@ -62,17 +62,30 @@ def run_here(job: Job, settings: Settings, run_folder: Path) -> int:
              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     variables = {**surroundings(settings, 1, run_folder), **alone}
     with environment.changed(variables), streams.copied_to(streams.log_file(run_folder, 0)):
-        try:
-            _take_threads(settings)
-            execute(job)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if isinstance(error, SystemExit) and error.code in (None, 0):
-                return 0
-            failure = Failure.of(error)
-            print(failure.text, file=sys.stderr)
-            return failure.exit_code
+        _take_threads(settings)
+        code = _execute_here(job)
+    if code == EXIT_USAGE:
+        runfolder.discard_unused(run_folder)
+    return code
+
+
+def show_help(job: Job, settings: Settings) -> int:
+    """The job, which was asked for its options and ends before a run begins, in this process; returns the exit code."""
+    with environment.changed({environment.SETTINGS: settings.to_json()}):
+        return _execute_here(job)
+
+
+def _execute_here(job: Job) -> int:
+    try:
+        execute(job)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            return 0
+        failure = Failure.of(error)
+        print(failure.text, file=sys.stderr)
+        return failure.exit_code
     return 0
 
 
@@ -84,7 +97,7 @@ def _take_threads(settings: Settings) -> None:
 
 
 def _run(job: Job, folder: Path) -> int:
-    """The job's exit code; what it raised is left for the launcher, and in the log."""
+    """The job's exit code; what it raised is left for the launcher, which shows it and puts it into the log."""
     try:
         execute(job, folder)
     except KeyboardInterrupt:
@@ -97,18 +110,8 @@ def _run(job: Job, folder: Path) -> int:
     except BaseException as error:
         failure = Failure.of(error)
         failure.leave()
-        _note(failure.text)
         return failure.exit_code
     return 0
-
-
-def _note(text: str) -> None:
-    """Into the log alone: the launcher shows the first failure on the terminal."""
-    stream = sys.stderr
-    if isinstance(stream, streams.Copied):
-        stream.log_only(text + "\n")
-    else:
-        print(text, file=stream)
 
 
 def execute(job: Job, folder: Path | None = None) -> None:
