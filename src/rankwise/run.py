@@ -50,7 +50,7 @@ class Run:
         self._later_loaders = 0
         self._in_hand: InHand[Loader] = InHand()
         self._micro_batches_this_step = 0
-        self._owes_step = self._is_updating = False
+        self._owes_step = False
         self._restored = False
 
     # Who and where
@@ -119,7 +119,7 @@ class Run:
         if not any(thing is known for known in self._prepared.values()):
             self._prepared[self._name_of(thing)] = thing
             if isinstance(thing, torch.optim.Optimizer):
-                thing.register_step_pre_hook(self._require_update)
+                self._stepper.take_over(thing)
         return thing
 
     def _name_of(self, thing: Any) -> str:
@@ -227,9 +227,7 @@ class Run:
             self._micro_batches_this_step += 1
             return False
         with self._group.explained("the update"):
-            self._is_updating = True
             updated = self._stepper.update(chosen, clip_norm=clip_norm)
-            self._is_updating = False
             self._mode.after_update()
         self._micro_batches_this_step = 0
         self.steps += 1
@@ -244,12 +242,6 @@ class Run:
                                   "Its state would be missing in every checkpoint.",
                                   "Write optimizer = run.prepare(optimizer) before the loop.")
         self._mode.require_known_parameters(optimizers)
-
-    def _require_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not self._is_updating:
-            raise MisuseError(f"step() of a prepared {type(optimizer).__name__} was called.",
-                              "It knows nothing of other ranks, of micro-batches and of the checkpoint's position.",
-                              "Write run.step(loss, optimizer) in place of loss.backward() and optimizer.step().")
 
     # Over all ranks
 

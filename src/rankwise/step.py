@@ -42,8 +42,19 @@ class Stepper:
         self._scaler_owes_update = False
         self._window = _Window()
         self._open = False
+        self._is_updating = False
         self._held = _Held()
         self._known: list[Optimizer] = []
+
+    def take_over(self, optimizer: Optimizer) -> None:
+        """From now on only `update` may step this optimizer; by hand it raises MisuseError."""
+        optimizer.register_step_pre_hook(self._require_update)
+
+    def _require_update(self, optimizer: Optimizer, *_: Any) -> None:
+        if not self._is_updating:
+            raise MisuseError(f"step() of a prepared {type(optimizer).__name__} was called.",
+                              "It knows nothing of other ranks, of micro-batches and of the checkpoint's position.",
+                              "Write run.step(loss, optimizer) in place of loss.backward() and optimizer.step().")
 
     @property
     def is_accumulating(self) -> bool:
@@ -128,11 +139,12 @@ class Stepper:
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(_unique_parameters(optimizers), clip_norm)
         finite = self._scaler is None or self._is_finite(optimizers)
+        self._is_updating = True
         for optimizer in optimizers:
             if finite:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        self._open = False
+        self._open = self._is_updating = False
         return finite
 
     def _divide_by_weights(self, optimizers: Sequence[Optimizer]) -> None:
