@@ -56,7 +56,7 @@ class Case(NamedTuple):
                              torch.randint(10, (n,), generator=generator))
 
 
-CASES = {"ConvNet": Case(convnet, (3, 32, 32), 256, 10, blocks_a_round=1),
+CASES = {"ConvNet": Case(convnet, (3, 32, 32), 256, 5, blocks_a_round=1),
          "MLP": Case(mlp, (64,), 64, 200, blocks_a_round=5)}
 
 Block = Callable[[], float]
