@@ -182,6 +182,8 @@ def test_a_program_launches_with_arguments(tmp_path: Path) -> None:
         rw.launch(raise_misuse, arguments={}, runs=str(tmp_path))
     with pytest.raises(UsageError, match=r"`batch` is not a setting"):
         rw.launch(give_back, arguments={"value": 1}, batch=3)
+    with pytest.raises(UsageError, match=r"unexpected keyword argument 'values'"):
+        rw.launch(give_back, arguments={"value": 1, "values": 2}, runs=str(tmp_path))
 
 
 def test_a_program_launches_several_ranks(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise import environment
-from rankwise.errors import EXIT_INTERRUPTED, RankwiseError
+from rankwise.errors import EXIT_INTERRUPTED, RankwiseError, UsageError
 from rankwise.settings import Settings
 from rankwise.world import World
 
@@ -61,10 +62,22 @@ def _read(function: Callable[..., Any], arguments: dict[str, Any] | None,
     handed = environment.settings()
     settings = Settings().having(**defaults) if handed is None else _filled(handed, defaults)
     if arguments is not None or _is_interactive():
+        _require_fitting(function, arguments or {})
         return arguments or {}, settings
     from rankwise.launch.options import parse
     given, changes = parse(function, sys.argv[1:], with_settings=handed is None)
     return given, settings.having(**changes)
+
+
+def _require_fitting(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None, **arguments)
+    except TypeError as error:
+        name = getattr(function, "__name__", "train")
+        raise UsageError(f"{name}{signature} cannot be called with these arguments.",
+                         f"Python says: {error}.",
+                         f"It is called as {name}(run, **arguments): give `arguments` what it asks for.") from None
 
 
 def _filled(handed: Settings, defaults: dict[str, Any]) -> Settings:
