@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -247,7 +248,7 @@ def test_the_first_word_of_a_rank_stands(tmp_path: Path, monkeypatch: pytest.Mon
     assert int(left["message"]["extraInfo"]["timestamp"]) > 0
     read = Failure.of_process(1, left, 0.0, tmp_path / "none.log")
     assert read.summary == "ValueError: cause"
-    assert 'raise ValueError(text)' in read.text
+    assert "in test_the_first_word_of_a_rank_stands" in read.text
 
 
 def test_a_log_keeps_what_a_terminal_shows(tmp_path: Path) -> None:
@@ -260,6 +261,16 @@ def test_a_log_keeps_what_a_terminal_shows(tmp_path: Path) -> None:
         assert copied.isatty() is False
     assert (tmp_path / "log").read_text().splitlines() == ["start", "step 3", "end"]
     assert "\x1b[2Kstep 2" in shown.read_bytes().decode()
+
+
+def test_a_report_replaces_a_broken_off_progress_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the line is removed first; a file gets no codes."""
+    for is_terminal, expected in ((True, "\r\x1b[2K"), (False, "")):
+        shown = io.StringIO()
+        monkeypatch.setattr(shown, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr(sys, "stdout", shown)
+        streams.clear_line()
+        assert shown.getvalue() == expected
 
 
 def test_signals_are_as_before_after_a_launch() -> None:

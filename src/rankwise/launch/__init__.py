@@ -103,7 +103,7 @@ def _from_here(function: Callable[..., Any], arguments: dict[str, Any], settings
         run_folder = choose_folder(settings, name_of(function))
         outcome = run_ranks(job, settings, run_folder, folder)
         if outcome.failure is not None and in_script:
-            print(outcome.report(), file=sys.stderr)
+            outcome.show()
             raise SystemExit(outcome.exit_code)
         raise_failure(outcome)
         return result(folder)

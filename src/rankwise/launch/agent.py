@@ -40,12 +40,13 @@ class Outcome:
     def exit_code(self) -> int:
         return 0 if self.failure is None else self.failure.exit_code
 
-    def report(self) -> str:
-        """The first failure in full, then whose it was and where the rest stands."""
+    def show(self) -> None:
+        """Print the first failure in full, then whose it was and where the rest stands."""
         assert self.failure is not None
         text = self.failure.text or self.failure.tail
         said = f"{text}\n\n" if text and text != self.failure.summary else ""
-        return f"{said}{self.summary()}{self.logs()}"
+        streams.clear_line()
+        print(f"{said}{self.summary()}{self.logs()}", file=sys.stderr)
 
     def summary(self) -> str:
         """Whose the first failure was."""
@@ -77,10 +78,11 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
         with private_folder() as folder:
             outcome = run_ranks(job, settings, run_folder, folder)
     except KeyboardInterrupt:
+        streams.clear_line()
         print("rankwise: interrupted; every rank has ended.", file=sys.stderr)
         return EXIT_INTERRUPTED
     if outcome.failure is not None:
-        print(outcome.report(), file=sys.stderr)
+        outcome.show()
     return outcome.exit_code
 
 

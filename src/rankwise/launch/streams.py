@@ -26,6 +26,12 @@ def add_line(path: Path, text: str) -> None:
         log.write(text + "\n")
 
 
+def clear_line() -> None:
+    """On a terminal, remove the progress line that a rank was stopped in."""
+    if sys.stdout.isatty():
+        print("\r\x1b[2K", end="", flush=True)
+
+
 def into_file(path: Path) -> None:
     """From here on all output of this process, native code's too, goes to the end of `path`; it has no input."""
     path.parent.mkdir(parents=True, exist_ok=True)
