@@ -117,7 +117,7 @@ def _with_group(rank: int, world_size: int, scratch: Path, function: Callable[..
 
 def _with_run(rank: int, world_size: int, scratch: Path, function: Callable[..., Any], args: tuple[Any, ...],
               settings: dict[str, Any]) -> Any:
-    from rankwise.launch.session import open_run
+    from rankwise.launcher.session import open_run
     from rankwise.settings import Settings
     chosen = Settings(**{"mode": "ddp" if world_size > 1 else "single", "timeout": 30.0, "runs": str(scratch),
                          "name": "test", **settings})

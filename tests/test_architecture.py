@@ -22,15 +22,15 @@ LAYERS = [
     ["modes", "data", "step", "checkpoint", "monitor", "inhand", "totals"],
     ["datasets"],
     ["run"],
-    ["launch"],
+    ["launcher"],
     ["cli", "recipes"],
     ["__main__"],
 ]
 FRONT_DOOR = "__init__"   # the table of public names, which recipes use as any script does
 LINES_OF_A_FILE = 350
 LINES_OF_A_FUNCTION = 60
-TORCH_FREE = ["errors", "world", "settings", "environment", "runfolder", "keys", "microbatch", "cli", "launch.target",
-              "launch.options", "modes"]
+TORCH_FREE = ["errors", "world", "settings", "environment", "runfolder", "keys", "microbatch", "cli", "launcher.target",
+              "launcher.options", "modes"]
 
 
 def layer_of(room: str) -> int:

@@ -11,8 +11,8 @@ import pytest
 
 from rankwise import cli
 from rankwise.errors import UsageError
-from rankwise.launch import agent
-from rankwise.launch.target import RECIPES, Target, recipes
+from rankwise.launcher import agent
+from rankwise.launcher.target import RECIPES, Target, recipes
 from rankwise.settings import Settings
 
 

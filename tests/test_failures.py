@@ -18,11 +18,11 @@ import pytest
 import rankwise as rw
 from launches import RANKWISE, Launch, run, wait_for
 from rankwise.errors import MisuseError, PeerError
-from rankwise.launch import streams, supervisor
-from rankwise.launch.agent import run_target
-from rankwise.launch.failure import Failure, first, hide_our_frames, recorded
-from rankwise.launch.supervisor import Terminated, signals_as_interrupts, supervise
-from rankwise.launch.target import resolve
+from rankwise.launcher import streams, supervisor
+from rankwise.launcher.agent import run_target
+from rankwise.launcher.failure import Failure, first, hide_our_frames, recorded
+from rankwise.launcher.supervisor import Terminated, signals_as_interrupts, supervise
+from rankwise.launcher.target import resolve
 from rankwise.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)   # several whole interpreters each

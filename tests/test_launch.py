@@ -18,8 +18,8 @@ import pytest
 import rankwise as rw
 from launches import RANKWISE, TORCHRUN, Launch, only, run, wait_for
 from rankwise.errors import MisuseError, RankwiseError, UsageError
-from rankwise.launch import layout
-from rankwise.launch.rendezvous import Rendezvous, interface_towards, parse_endpoint
+from rankwise.launcher import layout
+from rankwise.launcher.rendezvous import Rendezvous, interface_towards, parse_endpoint
 from rankwise.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)   # several whole interpreters each

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Optional
 import pytest
 
 from rankwise.errors import UsageError
-from rankwise.launch.options import parse
+from rankwise.launcher.options import parse
 from rankwise.settings import Settings
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from ranks import run_ranks
 from rankwise import datasets
-from rankwise.launch.options import parameters
+from rankwise.launcher.options import parameters
 from rankwise.recipes import cifar10, fashion, resnet, toy
 
 RECIPES = [cifar10, fashion, resnet, toy]

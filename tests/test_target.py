@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.errors import UsageError
-from rankwise.launch.target import recipes, resolve
+from rankwise.launcher.target import recipes, resolve
 
 LAUNCHES = "import rankwise as rw\ndef train(run): ...\nif __name__ == '__main__':\n    rw.launch(train)\n"
 PLAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
@@ -32,7 +32,7 @@ def test_a_script(here: Path) -> None:
     (LAUNCHES, True),
     ("from rankwise import launch\nlaunch(print)", True),
     ("from rankwise import launch as go\ngo(print)", True),
-    ("import rankwise.launch\nrankwise.launch.launch(print)", True),
+    ("import rankwise.run\nrankwise.launch(print)", True),
     ("import rankwise\nimport torch.distributed as dist\ndist.init_process_group('gloo')", True),
     (PLAIN, False),
     ("print('rankwise')", False),

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rankwise import datasets as datasets
     from rankwise.data import augment as augment
-    from rankwise.launch import launch as launch
+    from rankwise.launcher import launch as launch
     from rankwise.run import Run as Run
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "Run": ("rankwise.run", "Run"),
-    "launch": ("rankwise.launch", "launch"),
+    "launch": ("rankwise.launcher", "launch"),
     "augment": ("rankwise.data.augment", None),
     "datasets": ("rankwise.datasets", None),
     "errors": ("rankwise.errors", None),

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rankwise.errors import UsageError
-from rankwise.launch.target import RECIPES, recipes
+from rankwise.launcher.target import RECIPES, recipes
 
 
 def add_to(app: typer.Typer) -> None:

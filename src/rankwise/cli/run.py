@@ -36,7 +36,7 @@ def _run(target: Annotated[str, typer.Argument(metavar="TARGET", show_default=Fa
     A script that knows nothing of rankwise runs too, as under torchrun.
     """
     chosen = Settings(**settings)
-    from rankwise.launch.target import resolve
+    from rankwise.launcher.target import resolve
     found = resolve(target, as_module=module)
-    from rankwise.launch.agent import run_target
+    from rankwise.launcher.agent import run_target
     return run_target(found, arguments or [], chosen)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from rankwise import environment, runfolder
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
-from rankwise.launch import layout, streams
-from rankwise.launch.failure import Failure, first
-from rankwise.launch.job import Job, private_folder
+from rankwise.launcher import layout, streams
+from rankwise.launcher.failure import Failure, first
+from rankwise.launcher.job import Job, private_folder
 from rankwise.settings import Settings
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-    from rankwise.launch.target import Target
+    from rankwise.launcher.target import Target
 
 _AFTER_THE_LAST_SECONDS = 10.0   # beyond the ranks' own limit, for the other launchers
 _PACKAGES = str(Path(__file__).parents[2])
@@ -67,13 +67,13 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
     job = Job(script=None if target.module else str(target.path), module=target.module,
               argv=[str(target.path), *arguments])
     if target.uses_rankwise and not {"-h", "--help"}.isdisjoint(arguments):
-        from rankwise.launch.worker import show_help
+        from rankwise.launcher.worker import show_help
         return show_help(job, settings)
     settings = layout.with_devices(settings)
     run_folder = choose_folder(settings, target.name)
     try:
         if layout.is_one_process(settings):
-            from rankwise.launch.worker import run_here
+            from rankwise.launcher.worker import run_here
             return run_here(job, settings, run_folder)
         with private_folder() as folder:
             outcome = run_ranks(job, settings, run_folder, folder)
@@ -99,9 +99,9 @@ def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path) -> O
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-    from rankwise.launch.errorfiles import ErrorFiles
-    from rankwise.launch.rendezvous import Rendezvous
-    from rankwise.launch.supervisor import supervise
+    from rankwise.launcher.errorfiles import ErrorFiles
+    from rankwise.launcher.rendezvous import Rendezvous
+    from rankwise.launcher.supervisor import supervise
     ranks = layout.ranks_here(settings)
     job_file = job.write(folder)
     rendezvous = Rendezvous(settings, run_folder)
@@ -134,7 +134,7 @@ def _outcome(agent: LocalElasticAgent, result: RunResult, run_folder: Path) -> O
 
 def _worker_code() -> str:
     """What a rank's interpreter runs first. Unlike -m it does not look into the current folder for modules."""
-    code = f"import sys; sys.path[0] = {_PACKAGES!r}; from rankwise.launch.worker import main; main()"
+    code = f"import sys; sys.path[0] = {_PACKAGES!r}; from rankwise.launcher.worker import main; main()"
     return code.replace("$", "$$")   # the agent fills in templates
 
 

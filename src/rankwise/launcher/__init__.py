@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import inspect
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,18 +39,18 @@ def launch(function: Callable[..., Any], *, arguments: dict[str, Any] | None = N
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
     except Exception:
-        from rankwise.launch.failure import hide_our_frames
+        from rankwise.launcher.failure import hide_our_frames
         hide_our_frames()
         raise
 
 
 def _launch(function: Callable[..., Any], arguments: dict[str, Any] | None, defaults: dict[str, Any]) -> Any:
-    from rankwise.launch.failure import recorded
+    from rankwise.launcher.failure import recorded
     world = environment.world()
     with recorded():
         given, settings = _read(function, arguments, defaults)
     if world is not None:
-        from rankwise.launch.session import run_rank
+        from rankwise.launcher.session import run_rank
         return run_rank(function, given, settings, world, folder=environment.run_folder(), target=name_of(function))
     return _from_here(function, given, settings, in_script=arguments is None and not _is_interactive())
 
@@ -64,7 +63,7 @@ def _read(function: Callable[..., Any], arguments: dict[str, Any] | None,
     if arguments is not None or _is_interactive():
         _require_fitting(function, arguments or {})
         return arguments or {}, settings
-    from rankwise.launch.options import parse
+    from rankwise.launcher.options import parse
     given, changes = parse(function, sys.argv[1:], with_settings=handed is None)
     return given, settings.having(**changes)
 
@@ -90,14 +89,14 @@ def _filled(handed: Settings, defaults: dict[str, Any]) -> Settings:
 
 def _from_here(function: Callable[..., Any], arguments: dict[str, Any], settings: Settings, *, in_script: bool) -> Any:
     """No launcher started this process: it is the only rank, or the launcher of several."""
-    from rankwise.launch import layout
+    from rankwise.launcher import layout
     settings = layout.with_devices(settings)
     if layout.is_one_process(settings):
-        from rankwise.launch.session import run_rank
+        from rankwise.launcher.session import run_rank
         return run_rank(function, arguments, settings, World(), folder=None, target=name_of(function))
-    from rankwise.launch.agent import choose_folder, raise_failure, run_ranks
-    from rankwise.launch.job import private_folder
-    from rankwise.launch.shipping import result, ship
+    from rankwise.launcher.agent import choose_folder, raise_failure, run_ranks
+    from rankwise.launcher.job import private_folder
+    from rankwise.launcher.shipping import result, ship
     with private_folder() as folder:
         job = ship(function, arguments, folder, has_terminal=not _is_interactive() or sys.stdout.isatty())
         run_folder = choose_folder(settings, name_of(function))
@@ -118,12 +117,3 @@ def name_of(function: Callable[..., Any]) -> str:
 def _is_interactive() -> bool:
     """Whether somebody types at this interpreter: a REPL or a notebook, whose command line is not the function's."""
     return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
-
-
-class _CallableModule(types.ModuleType):
-    """Importing any part of this package makes it the attribute `rankwise.launch`, which users call."""
-
-    __call__ = staticmethod(launch)
-
-
-sys.modules[__name__].__class__ = _CallableModule

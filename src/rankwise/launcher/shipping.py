@@ -15,7 +15,7 @@ from typing import Any
 
 from rankwise import environment
 from rankwise.errors import MisuseError, UsageError
-from rankwise.launch.job import Job
+from rankwise.launcher.job import Job
 
 _FUNCTION = "function.pickle"
 _RESULT = "result.pickle"
@@ -49,7 +49,7 @@ def run_shipped(job: Job, folder: Path) -> None:
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     function, arguments, main = cloudpickle.loads(Path(job.function or "").read_bytes())
     _become_main(function, main)
-    from rankwise.launch.session import run_rank
+    from rankwise.launcher.session import run_rank
     world, settings = environment.world(), environment.settings()
     assert world is not None
     assert settings is not None

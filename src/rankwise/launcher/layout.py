@@ -86,7 +86,7 @@ def surroundings(settings: Settings, ranks: int, run_folder: Path) -> dict[str, 
 
 
 def _interface(settings: Settings) -> str | None:
-    from rankwise.launch.rendezvous import interface_towards, parse_endpoint
+    from rankwise.launcher.rendezvous import interface_towards, parse_endpoint
     return interface_towards("127.0.0.1" if settings.nodes == 1 else parse_endpoint(settings.endpoint)[0])
 
 

@@ -12,8 +12,8 @@ import torch
 from rankwise import runfolder
 from rankwise.device import device_of, kind_of_device
 from rankwise.group import Group
-from rankwise.launch import layout
-from rankwise.launch.failure import recorded
+from rankwise.launcher import layout
+from rankwise.launcher.failure import recorded
 from rankwise.modes import open_mode, resolve
 from rankwise.monitor import Monitor
 from rankwise.run import Run

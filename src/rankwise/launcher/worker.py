@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 
 from rankwise import environment, runfolder
 from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from rankwise.launch import streams
-from rankwise.launch.failure import Failure
-from rankwise.launch.job import Job
+from rankwise.launcher import streams
+from rankwise.launcher.failure import Failure
+from rankwise.launcher.job import Job
 from rankwise.settings import Settings
 
 _PR_SET_PDEATHSIG = 1
@@ -57,7 +57,7 @@ def _interrupted(number: int, frame: Any) -> None:
 
 def run_here(job: Job, settings: Settings, run_folder: Path) -> int:
     """The job as the only rank, in this process; returns the exit code, having said why where it is not 0."""
-    from rankwise.launch.layout import surroundings
+    from rankwise.launcher.layout import surroundings
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     variables = {**surroundings(settings, 1, run_folder), **alone}
@@ -124,7 +124,7 @@ def execute(job: Job, folder: Path | None = None) -> None:
         sys.path[0] = str(Path.cwd())
         runpy.run_module(job.module, run_name="__main__", alter_sys=True)
     else:
-        from rankwise.launch.shipping import run_shipped
+        from rankwise.launcher.shipping import run_shipped
         assert folder is not None
         run_shipped(job, folder)
 
