@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Optional
@@ -140,6 +142,17 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
                   "--norm {batch,layer} (default: batch)", "(default: 32 64)",
                   "--devices INT devices of one node", "rankwise run"):
         assert words in shown, words
+
+
+def test_help_names_the_script_as_it_was_typed(capsys: pytest.CaptureFixture[str],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands that the help ends with can be typed: a path, or -m and the module."""
+    monkeypatch.setattr(sys, "argv", ["folder/train.py"])
+    for spec, script in ((None, "folder/train.py"), (types.SimpleNamespace(name="package.job"), "-m package.job")):
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+        with pytest.raises(SystemExit):
+            given("--help", with_settings=True)
+        assert f"  python {script} --devices 4\n  rankwise run {script} --devices 4" in capsys.readouterr().out
 
 
 def test_help_is_printed_by_rank_0_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

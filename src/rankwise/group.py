@@ -91,7 +91,7 @@ class Group:
             dist.init_process_group(backend_of(device), store=store, rank=world.rank, world_size=world.size,
                                     timeout=timeout, device_id=None if device.type == "cpu" else device)
         except (RuntimeError, ValueError) as error:
-            raise PeerError(f"Rank {world.rank} could not meet the other {world.size - 1} ranks "
+            raise PeerError(f"Rank {world.rank} of {world.size} could not meet the others "
                             f"within {timeout_seconds:.0f} s.", _first_line(error),
                             "See that every rank was started, that the machines reach each other, "
                             "and the log files of the other ranks.") from error

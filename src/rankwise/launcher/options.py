@@ -192,13 +192,19 @@ def _description(function: Callable[..., Any]) -> str:
 
 
 def _epilog(with_settings: bool) -> str:
-    script = Path(sys.argv[0]).name or "train.py"
     if with_settings:
+        script = _as_typed()
         return (f"The same training on more devices:\n  python {script} --devices 4\n"
                 f"  rankwise run {script} --devices 4 -- [options of this training]\n"
                 f"  torchrun --nproc-per-node 4 {script} [options of this training]")
-    return (f"Options of rankwise (--mode, --devices, ...) stand before `--`:\n"
-            f"  rankwise run {script} --devices 4 -- [options of this training]")
+    return ("Options of rankwise (--mode, --devices, ...) stand before `--`:\n"
+            "  rankwise run TARGET --devices 4 -- [options of this training]")
+
+
+def _as_typed() -> str:
+    """The script as Python was told to run it: a path, or -m and a module."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return f"-m {spec.name.removesuffix('.__main__')}" if spec is not None else sys.argv[0] or "train.py"
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
