@@ -36,6 +36,7 @@ try:
 except rw.errors.RankwiseError as error:
     print(error)
 """,
+    "rw.launch(train, devices=0)",
     """
 after = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 print(after == before, torch.distributed.is_initialized())
@@ -47,11 +48,12 @@ print(after == before, torch.distributed.is_initialized())
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What stands below each cell, after one run of the notebook."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS])
+    notebook.cells[4].metadata["tags"] = ["raises-exception"]
     folder: Path = tmp_path_factory.mktemp("notebook")
     NotebookClient(notebook, timeout=60, kernel_name="python3",
                    resources={"metadata": {"path": str(folder)}}).execute()
-    return ["".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
-            for cell in notebook.cells]
+    return ["".join(output.get("text", "") or output.get("data", {}).get("text/plain", "")
+                    or "\n".join(output.get("traceback", [])) for output in cell.outputs) for cell in notebook.cells]
 
 
 def test_a_cell_trains_on_two_ranks(outputs: list[str]) -> None:
@@ -76,6 +78,12 @@ def test_a_failure_shows_the_lines_of_the_cell(outputs: list[str]) -> None:
     assert outputs[3].count('raise ValueError("the data is upside down")') == 1
 
 
+def test_a_message_of_rankwise_stands_alone(outputs: list[str]) -> None:
+    """A wrong setting is its three parts below the cell, without a traceback."""
+    assert outputs[4].splitlines()[0] == "UsageError: --devices is 0."
+    assert "Traceback" not in outputs[4]
+
+
 def test_the_kernel_is_as_before(outputs: list[str]) -> None:
     """Signal handlers are back, and no process group is open."""
-    assert outputs[4].strip() == "True False"
+    assert outputs[5].strip() == "True False"

@@ -27,6 +27,10 @@ class RankwiseError(Exception):
     def __str__(self) -> str:
         return f"{self.given}\n  {self.truth}\n  {self.remedy}"
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows below the cell, by IPython's convention."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class UsageError(RankwiseError):
     """An option, target or value that cannot be used."""
