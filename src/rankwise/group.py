@@ -27,6 +27,7 @@ T = TypeVar("T")
 _POLL_SECONDS = 0.02
 _REPORT_SECONDS = 1.0
 _GRACE_SECONDS = 1.0
+_SETTLE_SECONDS = 0.1
 _ANSWER_SECONDS = 3.0
 
 
@@ -253,6 +254,9 @@ class Group:
     def close(self) -> None:
         """Leave the group; the threads of its transport end here."""
         if self.process_group is not None:
+            # A thread of gloo may still be letting go of its last tensor, for which it needs Python's lock; torch 2.7
+            # holds that lock while it waits for the thread to end.
+            time.sleep(_SETTLE_SECONDS)
             self.process_group = None
             dist.destroy_process_group()
         self._store = None
