@@ -137,3 +137,9 @@ def test_the_layer_picture_is_this_one() -> None:
         shown |= {word: number for word in line[4:50].split() if not word.startswith("(")}
     real = {room: number for number, layer in enumerate(LAYERS) for room in layer if room != "__main__"}
     assert shown == real
+
+
+def test_the_modes_that_can_be_asked_for_are_those_of_the_table() -> None:
+    """`--mode` takes `auto` and each mode of the table, which stands in a higher layer than the settings."""
+    from rankwise import modes, settings
+    assert ("auto", *modes.MODES) == settings.MODES

@@ -211,6 +211,21 @@ def test_an_optimizer_belongs_to_the_run() -> None:
         assert "step() of a prepared SGD" in by_hand
 
 
+def step_without_the_rest(run: Any) -> list[str]:
+    model = run.prepare(nn.Linear(2, 1))
+    said = []
+    for loss in (model(torch.ones(1, 2)).sum(), lambda batch: model(batch).sum()):
+        with pytest.raises(MisuseError) as refused:
+            run.step(loss)
+        said.append(refused.value.given)
+    return said
+
+
+def test_a_step_without_an_optimizer_is_refused() -> None:
+    """A loss alone, and a function of a batch alone, are refused with what belongs there."""
+    assert run_ranks(step_without_the_rest, 1) == [["run.step was given 0 things after the loss."] * 2]
+
+
 def test_a_step_clears_gradients() -> None:
     """After an update no gradient is left, and nothing is being accumulated."""
     model, optimizer, stepper = parts()

@@ -192,9 +192,8 @@ class Run:
         weights), a number or a 0-dim tensor; 0 where there is none. Returns True when the weights were updated: step
         schedules and EMA copies then.
         """
-        if callable(loss) and not isinstance(loss, torch.Tensor):
-            batch, *rest_of_it = rest
-            loss, rest = loss(batch), tuple(rest_of_it)
+        if rest and callable(loss) and not isinstance(loss, torch.Tensor):
+            loss, rest = loss(rest[0]), rest[1:]
         if len(rest) != 1:
             raise MisuseError(f"run.step was given {len(rest)} things after the loss.", "It takes the optimizer there.",
                               "Call run.step(loss, optimizer), or run.step(loss, [first, second]).")
