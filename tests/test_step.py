@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from ranks import run_groups, run_ranks
 from rankwise.errors import MisuseError
@@ -271,6 +274,54 @@ def test_a_rank_without_rows_adds_exact_zeros() -> None:
     for result in run_groups(not_a_number, 2):
         for ours, theirs in zip(result, gradients_of(model), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+class EpochLosses:
+    """A sink that keeps them."""
+
+    def __init__(self) -> None:
+        self.of_epochs: list[float] = []
+
+    def open(self, folder: Path, step: int) -> None:
+        pass
+
+    def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        if "epoch_loss" in values:
+            self.of_epochs.append(values["epoch_loss"])
+
+    def close(self) -> None:
+        pass
+
+
+def use_a_weight_again(run: Any) -> tuple[list[np.ndarray[Any, Any]], list[float]]:
+    """One global batch whose weights all stand in the same tensor, which is overwritten after each run.step."""
+    model = run.prepare(mlp())
+    optimizer = run.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    weight, losses = torch.zeros((), dtype=torch.float64), EpochLosses()
+    run.sinks[:] = [losses]
+    for _ in run.epochs(1):
+        for inputs, labels in run.loader(TensorDataset(*data(RAGGED)), RAGGED):
+            each = weights_of(labels)
+            weight.copy_(each.sum())
+            loss = (F.cross_entropy(model(inputs), labels, reduction="none") * each).sum() / each.sum()
+            run.step(loss, optimizer, weight=weight)
+            weight.fill_(1e3)
+    gradient = [(old - new).detach().numpy() for old, new in zip(before, model.parameters(), strict=True)]
+    return gradient, losses.of_epochs
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_weight_whose_memory_is_used_again_keeps_its_value(ranks: int) -> None:
+    """A weight tensor that the loop overwrites after run.step counts as it was: in the gradient and in the log."""
+    expected = gradient_of_one_process(RAGGED, "weighted mean")
+    inputs, labels = data(RAGGED)
+    loss = F.cross_entropy(mlp()(inputs), labels, weight=weights_of(torch.arange(3))).item()
+    results = run_ranks(use_a_weight_again, ranks, micro_batch=3)
+    for gradient, _ in results:
+        for ours, theirs in zip(gradient, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+    assert results[0][1] == [pytest.approx(loss, rel=1e-12)]
 
 
 # Several models and optimizers
