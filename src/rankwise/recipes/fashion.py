@@ -27,7 +27,7 @@ def accuracy(run: rw.Run, model: nn.Module, test_set: object) -> torch.Tensor:
 def train(run: rw.Run, epochs: int = 8, batch_size: int = 64, lr: float = 0.05) -> None:
     """Train a small ConvNet on 5,000 images of clothes, and test it on 1,000 others.
 
-    epochs: passes over the training images
+    epochs: passes over the training images, all in one cycle: a resumed run keeps their number
     batch_size: images of one step, over all devices together
     lr: highest learning rate of the cycle
     """

@@ -46,7 +46,7 @@ def train(run: rw.Run, data: str = "cifar10", epochs: int = 30, batch_size: int 
     """Train a ResNet-18 on CIFAR-10.
 
     data: the data set's name (downloaded at first use), or a folder that holds its files
-    epochs: passes over the training images
+    epochs: passes over the training images, all in one cycle: a resumed run keeps their number
     batch_size: images of one step, over all devices together
     lr: highest learning rate of the cycle
     weight_decay: weight decay of SGD
