@@ -192,6 +192,20 @@ def test_a_program_launches_with_arguments(tmp_path: Path) -> None:
         rw.launch(give_back, arguments={"value": 1, "values": 2}, runs=str(tmp_path))
 
 
+def refuse(run: rw.Run, after_a_checkpoint: bool) -> None:
+    if after_a_checkpoint:
+        run.save()
+    raise UsageError("Given.", "Truth.", "Remedy.")
+
+
+@pytest.mark.parametrize("after_a_checkpoint", [False, True])
+def test_a_refused_run_leaves_no_folder(tmp_path: Path, after_a_checkpoint: bool) -> None:
+    """Without a launcher of ours, the folder of a run that was refused is removed, unless something is kept in it."""
+    with pytest.raises(UsageError, match=r"Given"):
+        rw.launch(refuse, arguments={"after_a_checkpoint": after_a_checkpoint}, runs=str(tmp_path / "runs"))
+    assert (tmp_path / "runs").exists() == after_a_checkpoint
+
+
 def test_a_program_launches_several_ranks(tmp_path: Path) -> None:
     """Several ranks from a program: rank 0's value comes back, and a closure goes with the function."""
     here = {"factor": 3}

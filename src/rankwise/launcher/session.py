@@ -11,6 +11,7 @@ import torch
 
 from rankwise import runfolder
 from rankwise.device import device_of, kind_of_device
+from rankwise.errors import UsageError
 from rankwise.group import Group
 from rankwise.launcher import layout
 from rankwise.launcher.failure import recorded
@@ -34,12 +35,17 @@ def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: 
             torch.set_num_threads(settings.threads)
         group = Group.open(world, device, timeout_seconds=settings.timeout)
         try:
-            folder, resume_from = _agreed_folders(settings, group, folder, target)
+            agreed, resume_from = _agreed_folders(settings, group, folder, target)
         except BaseException:
             group.close()
             raise
-        with open_run(settings, group, folder=folder, resume_from=resume_from) as run, recorded():
-            return function(run, **arguments)
+        try:
+            with open_run(settings, group, folder=agreed, resume_from=resume_from) as run, recorded():
+                return function(run, **arguments)
+        except UsageError:
+            if folder is None and group.is_main:   # else the launcher sees to it
+                runfolder.discard_unused(agreed)
+            raise
 
 
 def _agreed_folders(settings: Settings, group: Group, folder: Path | None, target: str) -> tuple[Path, Path | None]:
