@@ -23,6 +23,7 @@ from rankwise.group import Group
 from rankwise.microbatch import MicroBatch
 from rankwise.monitor import Monitor
 from rankwise.monitor.console import Console, number
+from rankwise.monitor.meter import DeviceMeter, HostMeter
 from rankwise.settings import Settings
 from rankwise.world import World
 
@@ -129,6 +130,21 @@ def test_a_summed_loss_is_divided_by_its_rows(tmp_path: Path) -> None:
             log.add_loss(torch.tensor(total), torch.tensor(rows), is_sum=True)
             log.after_step(step)
     assert records(tmp_path)[-1]["epoch_loss"] == 1.5
+
+
+@pytest.mark.parametrize("meter", [HostMeter, DeviceMeter])
+def test_both_meters_give_the_mean_over_rows(meter: Any) -> None:
+    """Means, sums and empty micro-batches, more of them than there are slots, against numpy over all rows."""
+    rows = [np.random.default_rng(each).normal(size=each % 5) for each in range(150)]
+    under_test = meter(Group(World(), torch.device("cpu")))
+    for values in rows:
+        loss = torch.from_numpy(values)
+        is_sum = len(values) > 2
+        under_test.add(loss.sum() if is_sum else loss.mean(), torch.tensor(float(len(values))), is_sum=is_sum)
+    total, amount = under_test.reduce().numbers()
+    assert amount == 300
+    assert total / amount == pytest.approx(float(np.concatenate(rows).mean()), abs=1e-12)
+    assert under_test.reduce().numbers() == (0.0, 0.0)
 
 
 def test_more_micro_batches_than_the_meter_has_slots_are_all_counted(tmp_path: Path) -> None:

@@ -44,22 +44,6 @@ class Pending:
         return self._tensor
 
 
-class Explained:
-    """`with group.explained("a reduction")`. RankwiseError passes as it is, and so does what no transport said."""
-
-    __slots__ = ("_group", "_place")
-
-    def __init__(self, group: Group, place: str) -> None:
-        self._group, self._place = group, place
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RuntimeError) and not isinstance(error, RankwiseError) and is_transport_error(error):
-            raise self._group.peer_error(self._place, error) from error
-
-
 class Group:
     """All ranks of a run.
 
@@ -219,9 +203,19 @@ class Group:
         except RuntimeError:
             return "its store is gone"
 
-    def explained(self, place: str) -> Explained:
+    @contextlib.contextmanager
+    def explained(self, place: str) -> Iterator[None]:
         """The context of a wait for other ranks: a transport's message is turned into one that names them."""
-        return Explained(self, place)
+        try:
+            yield
+        except RuntimeError as error:
+            self.explain(error, place)
+            raise
+
+    def explain(self, error: RuntimeError, place: str) -> None:
+        """Raise PeerError where `error` came from the transport between ranks."""
+        if not isinstance(error, RankwiseError) and is_transport_error(error):
+            raise self.peer_error(place, error) from error
 
     def peer_error(self, place: str, error: BaseException) -> PeerError:
         """What is known of the ranks that this one waited for."""

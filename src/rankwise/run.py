@@ -209,8 +209,12 @@ class Run:
         share = self._in_hand.share(loader, self.world_size)
         weighed = self._stepper.weigh(loss, share, weight=weight, reduction=reduction)
         guarded = weighed.amount if weighed.may_be_empty else None
-        with self._group.explained("the backward pass"), self._mode.reducing(loss, share, guarded):
-            loss.backward(weighed.seed)  # type: ignore[no-untyped-call]
+        try:
+            with self._mode.reducing(loss, share, guarded):
+                loss.backward(weighed.seed)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            self._group.explain(error, "the backward pass")
+            raise
         self._monitor.add_loss(loss, weighed.amount, is_sum=reduction == "sum")
 
     def update(self, optimizers: Optimizers, *, clip_norm: float | None = None) -> bool:
@@ -225,9 +229,12 @@ class Run:
             self._stepper.hold(chosen)
             self._micro_batches_this_step += 1
             return False
-        with self._group.explained("the update"):
+        try:
             updated = self._stepper.update(chosen, clip_norm=clip_norm)
             self._mode.after_update()
+        except RuntimeError as error:
+            self._group.explain(error, "the update")
+            raise
         self._micro_batches_this_step = 0
         self.steps += 1
         self._group.at_step(self.steps)

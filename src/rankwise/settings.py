@@ -37,7 +37,7 @@ class Settings:
     runs: str = setting("runs", "folder in which runs are kept")
     resume: str | None = setting(None, "run to continue: its name, its folder, or `latest`")
     timeout: float = setting(600.0, "seconds a rank waits for another before the run fails")
-    log_every: int = setting(10, "steps between two entries in the log")
+    log_every: int = setting(50, "steps between two entries in the log")
     nodes: int = setting(1, "machines that take part")
     node_rank: int = setting(0, "number of this machine, from 0")
     endpoint: str | None = setting(None, "HOST:PORT of machine 0, where the machines meet")

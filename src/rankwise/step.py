@@ -45,6 +45,8 @@ class Stepper:
         self._is_updating = False
         self._held = _Held()
         self._known: list[Optimizer] = []
+        self._latest_kind: Any = None   # most losses weigh what the one before did
+        self._latest: Weighed
 
     def take_over(self, optimizer: Optimizer) -> None:
         """From now on only `update` may step this optimizer; by hand it raises MisuseError."""
@@ -85,12 +87,14 @@ class Stepper:
 
     def _by_rows(self, loss: torch.Tensor, share: MicroBatch, reduction: str) -> Weighed:
         self._window.require_one_kind(weighted=False)
-        if reduction == "mean":
-            factor = share.rows * self._group.size / share.global_rows
-        else:
-            factor = float(self._group.size) if share.rows else 0.0
-        amount = _constant(float(share.rows), self._float, loss.device)
-        return Weighed(_constant(factor, loss.dtype, loss.device), amount, may_be_empty=share.rows == 0)
+        kind = (share, reduction, loss.dtype)
+        if kind != self._latest_kind:
+            mean = share.rows * self._group.size / share.global_rows
+            factor = mean if reduction == "mean" else float(self._group.size) if share.rows else 0.0
+            self._latest_kind = kind
+            self._latest = Weighed(_constant(factor, loss.dtype, loss.device),
+                                   _constant(float(share.rows), self._float, loss.device), share.rows == 0)
+        return self._latest
 
     def _by_weight(self, loss: torch.Tensor, share: MicroBatch, reduction: str,
                    weight: Any) -> Weighed:
@@ -129,7 +133,9 @@ class Stepper:
         """
         self._window.require_first_update(optimizers)
         self._window.require_own_gradient(optimizers)
-        self._known += [each for each in optimizers if each not in self._known]
+        for optimizer in optimizers:
+            if optimizer not in self._known:
+                self._known.append(optimizer)
         self._held.release(optimizers)
         if self._scaler is not None:
             for optimizer in optimizers:
@@ -211,7 +217,7 @@ class _Window:
         self._latest_weighted = micro_batch
 
     def require_first_update(self, optimizers: Sequence[Optimizer]) -> None:
-        if self._weighted is None or any(optimizer is known for optimizer in optimizers for known in self._updated):
+        if self._weighted is None or any(optimizer in self._updated for optimizer in optimizers):
             raise MisuseError("run.update was called, and no run.backward went before it.",
                               "Gradients that loss.backward() computes are not averaged over the ranks.",
                               "Call run.step(loss, optimizer), or run.backward(loss) and then run.update(optimizer).")
@@ -282,7 +288,11 @@ def _parameters(optimizers: Iterable[Optimizer]) -> Iterable[torch.Tensor]:
 
 
 def _has_gradient(optimizer: Optimizer) -> bool:
-    return any(parameter.grad is not None for parameter in _parameters([optimizer]))
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:   # written out, for it is walked in every step
+            if parameter.grad is not None:
+                return True
+    return False
 
 
 def _unique_parameters(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:

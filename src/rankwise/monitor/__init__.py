@@ -15,7 +15,7 @@ from rankwise.errors import MisuseError
 from rankwise.group import Group
 from rankwise.microbatch import MicroBatch
 from rankwise.monitor.log import Entry, Log
-from rankwise.monitor.meter import HostCopy, LossMeter
+from rankwise.monitor.meter import HostCopy, loss_meter
 from rankwise.monitor.progress import Progress
 from rankwise.monitor.sinks import Sink
 from rankwise.settings import Settings
@@ -37,7 +37,7 @@ class Monitor:
 
     def __init__(self, group: Group, folder: Path, settings: Settings) -> None:
         self._group, self._folder, self._settings = group, folder, settings
-        self._meter = LossMeter(group)
+        self._meter = loss_meter(group)
         self._console: Console | None = None
         if group.is_main:
             from rankwise.monitor.console import Console  # loads rich, which the other ranks do without

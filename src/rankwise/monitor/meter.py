@@ -1,6 +1,8 @@
-"""The mean loss over all ranks, kept on the device and read one interval after it was asked for."""
+"""The mean loss over all ranks, added up where the losses are and read one interval after it was asked for."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 
@@ -9,8 +11,46 @@ from rankwise.group import Group
 _SLOTS = 64
 
 
-class LossMeter:
-    """Adds up weighed losses on the device and reduces them over the ranks without making the host wait."""
+class LossMeter(Protocol):
+    """Adds up the weighed losses of one rank and reduces them over the ranks without making the host wait."""
+
+    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
+        """Note a 0-dim loss that is the mean (or the sum) over an amount of rows or weight, 0-dim as well.
+
+        The loss's memory may be used again in the next step (CUDA graphs do that); the amount is kept.
+        """
+
+    def reduce(self) -> Reading:
+        """Begin the sum over all ranks of what was added since the last call; on every rank at the same step."""
+        ...
+
+
+def loss_meter(group: Group) -> LossMeter:
+    """The meter for the device of `group`."""
+    return HostMeter(group) if group.device.type == "cpu" else DeviceMeter(group)
+
+
+class HostMeter:
+    """Losses on a CPU are read as numbers at once: nothing runs behind the host."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._weighed = self._amount = 0.0
+
+    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
+        rows = amount.item()
+        if rows > 0:   # the mean over no rows is NaN, and counts nothing
+            self._weighed += loss.item() if is_sum else loss.item() * rows
+            self._amount += rows
+
+    def reduce(self) -> Reading:
+        totals = torch.tensor([self._weighed, self._amount], dtype=torch.float64)
+        self._weighed = self._amount = 0.0
+        return Reading(self._group, totals)
+
+
+class DeviceMeter:
+    """Losses stay on the device; they are added up some at a time, for each operation costs a launch."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -21,10 +61,6 @@ class LossMeter:
         self._folded = torch.zeros(2, dtype=dtype, device=group.device)
 
     def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
-        """Note a 0-dim loss that is the mean (or the sum) over an amount of rows or weight, 0-dim as well.
-
-        The loss is copied, for its memory may be used again in the next step (CUDA graphs do); the amount is kept.
-        """
         if len(self._amounts) == _SLOTS:
             self._folded = self._fold()
         slot = self._slots[len(self._amounts)]
@@ -34,7 +70,6 @@ class LossMeter:
         self._amounts.append(amount)
 
     def reduce(self) -> Reading:
-        """Begin the sum over all ranks of what was added since the last call; on every rank at the same step."""
         totals, self._folded = self._fold(), torch.zeros_like(self._folded)
         return Reading(self._group, totals)
 
