@@ -13,6 +13,7 @@ from rankwise.world import World
 SETTINGS = "RANKWISE_SETTINGS"     # settings of a rank, as JSON, from the launcher
 RUN_FOLDER = "RANKWISE_RUN_FOLDER" # the run's folder, chosen by the launcher
 JOB = "RANKWISE_JOB"               # file that says what a rank runs
+WITNESS = "RANKWISE_WITNESS"       # file that says what to watch of a training that is verified
 DATA = "RANKWISE_DATA"             # folder in which data sets are kept
 
 
@@ -36,6 +37,12 @@ def run_folder() -> Path | None:
 def job() -> Path | None:
     """The file that says what this process runs, where rankwise started it as a rank."""
     text = os.environ.get(JOB)
+    return Path(text) if text else None
+
+
+def witness() -> Path | None:
+    """The file that says what to watch in this process, where `rankwise verify` started it."""
+    text = os.environ.get(WITNESS)
     return Path(text) if text else None
 
 

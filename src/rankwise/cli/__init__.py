@@ -8,19 +8,21 @@ from typing import NoReturn
 
 import typer
 
-from rankwise.cli import recipes, run
+from rankwise.cli import recipes, run, verify
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 
 _START = """\b
 Start here:
   rankwise run fashion --devices 2    train a small data set on two devices
   rankwise run train.py --devices 4   your own script; its options come after `--`
+  rankwise verify train.py            is it the same training on 1, 2 and 4 devices?
   rankwise recipes copy toy .         the shortest script, to change
 """
 
 app = typer.Typer(name="rankwise", add_completion=False, epilog=_START, rich_markup_mode=None,
                   context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 run.add_to(app)
+verify.add_to(app)
 recipes.add_to(app)
 
 

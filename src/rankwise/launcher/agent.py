@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,9 +91,11 @@ def choose_folder(settings: Settings, target: str) -> Path:
     return runfolder.choose(settings, target) if settings.node_rank == 0 else Path(settings.runs)
 
 
-def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path) -> Outcome:
+def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path,
+              meanwhile: Callable[[], None] | None = None) -> Outcome:
     """The job on every rank of this machine, to its end; `folder` is private and holds what the ranks read and leave.
 
+    `meanwhile` is called now and then; without it, a job that has no terminal has its output shown then.
     Raises KeyboardInterrupt when interrupted and RankwiseError where the machines did not meet or end together.
     """
     from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -110,10 +112,11 @@ def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path) -> O
     spec = WorkerSpec(role="rank", local_world_size=ranks, entrypoint=sys.executable, args=("-c", _worker_code()),
                       rdzv_handler=rendezvous, max_restarts=0)
     agent = LocalElasticAgent(spec, files, exit_barrier_timeout=settings.timeout)
-    show = (lambda: None) if job.has_terminal else streams.Followed(streams.log_file(run_folder, 0)).show
+    if meanwhile is None and not job.has_terminal:
+        meanwhile = streams.Followed(streams.log_file(run_folder, 0)).show
     with _quiet_agent():
-        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS, meanwhile=show,
-                           has_failed=files.has_word_of)
+        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS,
+                           meanwhile=meanwhile or (lambda: None), has_failed=files.has_word_of)
     return _outcome(agent, result, rendezvous.run_folder)
 
 

@@ -26,6 +26,7 @@ from rankwise.launcher import streams
 from rankwise.launcher.failure import Failure
 from rankwise.launcher.job import Job
 from rankwise.settings import Settings
+from rankwise.witness import watched
 
 _PR_SET_PDEATHSIG = 1
 
@@ -99,7 +100,8 @@ def _take_threads(settings: Settings) -> None:
 def _run(job: Job, folder: Path) -> int:
     """The job's exit code; what it raised is left for the launcher, which shows it and puts it into the log."""
     try:
-        execute(job, folder)
+        with watched():
+            execute(job, folder)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as end:

@@ -1,0 +1,56 @@
+"""What became of the samples: repeated, padded, dropped, in another order, or changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rankwise.verify.evidence import Evidence
+from rankwise.verify.findings import Finding
+
+
+def finding(reference: Evidence, other: Evidence, step: int) -> Finding:
+    """Why the global batch of `step` is not the reference's."""
+    expected, found = reference.samples(step), other.samples(step)
+    world = len(other.ranks)
+    per_rank = [each.samples for each in other.at(step)]
+    code, cause = _why(expected, found, per_rank, world, _all(reference), step)
+    counts = " + ".join(str(rank.total()) for rank in per_rank)
+    return Finding(code=code, step=step, cause=cause, seen=(
+        f"Step {step} had {found.total()} samples ({counts} on the ranks), the reference {expected.total()}; "
+        f"{(expected & found).total()} of them are the same."))
+
+
+def _why(expected: Counter[str], found: Counter[str], per_rank: list[Counter[str]], world: int,
+         known: set[str], step: int) -> tuple[str, str]:
+    more, fewer = found - expected, expected - found
+    shared = _shared(per_rank, expected)
+    if world > 1 and all(rank == expected for rank in per_rank):
+        return "samples_repeated", "Every rank takes the whole batch: the data is not split over the ranks."
+    if step == 1 and world > 1 and found.total() == world * expected.total() and not shared:
+        return "batch_size_scaled", ("The batch size is each rank's own, so the global batch grows with the number of "
+                                     "ranks: fewer and larger steps, another training.")
+    if shared and not _is_padding(more, fewer, known):
+        return "samples_overlap", ("Ranks hold the same samples in one step: each draws an order of its own, from an "
+                                   "unseeded shuffle or a seed that depends on the rank.")
+    if found.total() > expected.total() and not fewer:
+        return "samples_padded", "Samples were repeated to give each rank equally many."
+    if found.total() < expected.total() and not more:
+        return "samples_dropped", "Samples were left out, so that each rank has equally many."
+    if not set(found) & known:
+        return "samples_changed", ("Not one sample has the content of any in the reference: augmentation, noise or "
+                                   "data is drawn by rank or by worker.")
+    return "samples_order", "The order of the samples depends on the number of ranks, or on a seed that is not set."
+
+
+def _shared(per_rank: list[Counter[str]], expected: Counter[str]) -> bool:
+    """Whether a sample that the data has once in this step, or not at all, is on two ranks."""
+    holders = Counter(sample for rank in per_rank for sample in rank)
+    return any(count > max(1, expected[sample]) for sample, count in holders.items())
+
+
+def _is_padding(more: Counter[str], fewer: Counter[str], known: set[str]) -> bool:
+    return bool(more) and not fewer and set(more) <= known
+
+
+def _all(reference: Evidence) -> set[str]:
+    return {sample for step in range(1, reference.steps + 1) for sample in reference.samples(step)}

@@ -1,0 +1,35 @@
+"""How far two runs of the same training may part: what rounding alone can do.
+
+A sum over n rows in another grouping differs by about sqrt(n) roundings, relative to its size (Higham, Accuracy and
+Stability of Numerical Algorithms, 2002, section 4.2), and a training adds such a difference in each step. How a
+training makes small differences grow is its own affair (one ReLU that flips, an Adam that divides by a gradient near
+zero), so it is measured: the reference is run once more from weights that are moved by one rounding each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_ROUNDINGS = 8.0     # of one sum of one row; sums within layers come on top of that over rows
+_FEWEST_ROWS = 64
+_OF_THE_MEASURED = 16.0   # a layout rounds in each step, the moved weights were rounded once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """The relative difference that is allowed after each step. `fixed` overrides the rest; 0 means the same bits."""
+
+    epsilon: float
+    rows: int
+    fixed: float | None = None
+    measured: Sequence[float] = ()   # largest relative difference up to each step of the nudged reference
+
+    def at(self, step: int) -> float:
+        """What is allowed in step `step`, counted from 1."""
+        if self.fixed is not None:
+            return self.fixed
+        rounding = _ROUNDINGS * self.epsilon * math.sqrt(max(self.rows, _FEWEST_ROWS)) * step
+        seen = self.measured[:step]
+        return max(rounding, _OF_THE_MEASURED * seen[-1] if seen else 0.0)

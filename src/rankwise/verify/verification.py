@@ -1,0 +1,151 @@
+"""One verification from start to end: the reference, its noise, each layout, and the causes of what differs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from rankwise.errors import RankwiseError
+from rankwise.verify import diagnose, ranks
+from rankwise.verify.compare import Comparison, compare
+from rankwise.verify.evidence import Evidence
+from rankwise.verify.experiments import Experiment
+from rankwise.verify.findings import Finding
+from rankwise.verify.layouts import REFERENCE, Layout
+from rankwise.verify.tolerance import Tolerance
+from rankwise.witness import changes
+
+
+class Runs(Protocol):
+    """What starts a job and reads its evidence: `rankwise.verify.jobs.Jobs`."""
+
+    def run(self, layout: Layout, tell: Callable[[int], None], *, changes: Sequence[str] = (),
+            reference: Path | None = None, label: str = "") -> Evidence: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A layout, and what became of it."""
+
+    layout: Layout
+    evidence: Evidence
+    comparison: Comparison
+    findings: Sequence[Finding] = ()
+
+    @property
+    def is_same(self) -> bool:
+        return not self.findings and self.comparison.is_same and self.evidence.ended_well
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """All that a verification found."""
+
+    reference: Evidence
+    tolerance: Tolerance
+    rerun: Comparison                      # the reference against itself: the noise of this machine
+    nudged: Comparison | None              # against itself from weights moved by one rounding
+    verdicts: Sequence[Verdict] = ()
+    findings: Sequence[Finding] = ()       # of the reference alone
+    experiments: Sequence[Experiment] = field(default_factory=tuple)
+
+    @property
+    def is_same(self) -> bool:
+        return not self.findings and all(verdict.is_same for verdict in self.verdicts)
+
+
+class CouldNotRunError(RankwiseError):
+    """The reference did not run, so there is nothing to compare with."""
+
+    exit_code = 2
+
+
+def verify(jobs: Runs, layouts: Sequence[Layout], tell: Callable[[str, int], None], *,
+           tolerance: float | None = None, explain: bool = True) -> Result:
+    """Run and compare. `tell` is given what runs now and its steps so far.
+
+    Raises CouldNotRunError where the reference makes no step, and what `jobs` raises.
+    """
+    reference = jobs.run(REFERENCE, _telling(tell, "the reference"), label="reference")
+    _require_steps(reference)
+    found = _reference_findings(reference)
+    base: tuple[str, ...] = ()
+    rerun = jobs.run(REFERENCE, _telling(tell, "the reference again"), label="rerun")
+    bare = Tolerance(epsilon=reference.epsilon, rows=reference.samples(1).total(), fixed=tolerance)
+    noise = compare(reference, rerun, bare)
+    if not noise.is_same:
+        found.append(_unseeded(noise))
+        base = (changes.EQUAL_SEEDS,)   # so that more can be seen
+        reference = jobs.run(REFERENCE, _telling(tell, "the reference, seeded"), changes=base, label="reference")
+    nudged = None
+    if tolerance is None:
+        moved = jobs.run(REFERENCE, _telling(tell, "the reference, rounded"), changes=(*base, changes.NUDGED))
+        nudged = compare(reference, moved, bare)
+        bare = replace(bare, measured=_measured(nudged))
+    verdicts = [_verdict(jobs, layout, reference, bare, base, tell) for layout in layouts]
+    result = Result(reference=reference, tolerance=bare, rerun=noise, nudged=nudged, verdicts=verdicts, findings=found)
+    return _explained(jobs, result, base, tell) if explain else result
+
+
+def _telling(tell: Callable[[str, int], None], what: str) -> Callable[[int], None]:
+    return lambda steps: tell(what, steps)
+
+
+def _require_steps(reference: Evidence) -> None:
+    if not reference.steps or not reference.ended_well:
+        how = reference.ranks[0] if reference.ranks else None
+        said = reference.failure or (f"It {how.how} {how.where}".strip() + "." if how else "")
+        if how and how.how == "returned" and not reference.steps:
+            said = "It ended without a call of optimizer.step()."
+        raise CouldNotRunError("The training does not run on one device, and that is the reference.",
+                          said.replace("\n", "\n  "), "Run it by itself first: rankwise run TARGET --devices 1")
+
+
+def _reference_findings(reference: Evidence) -> list[Finding]:
+    found = ranks.findings(reference)
+    last = reference.ranks[0].states.get(reference.steps)
+    if last is not None and last.parameters == reference.ranks[0].states[0].parameters:
+        found.append(Finding(code="no_movement", layout="reference", step=reference.steps,
+                             seen=f"After {reference.steps} steps every weight is what it was.",
+                             cause="No step changed anything, so that every layout would look the same."))
+    return found
+
+
+def _unseeded(noise: Comparison) -> Finding:
+    what = "its samples" if noise.samples is not None else "its numbers"
+    step = noise.samples or noise.first or noise.steps
+    return Finding(code="unseeded", layout="reference", step=step,
+                   seen=f"The reference, run twice, differed from itself: {what}, from step {step} on.",
+                   cause="Something is drawn from a generator that nobody seeds.")
+
+
+def _measured(nudged: Comparison) -> list[float]:
+    """The largest difference up to each step that rounding the weights once has made."""
+    pairs = zip(nudged.loss.differences, nudged.gradient_norm.differences, strict=True)
+    largest = list(itertools.accumulate((max(pair) for pair in pairs), max))
+    tensors = [each.relative for each in (*nudged.parameters, *nudged.buffers)]
+    if largest and tensors:
+        largest[-1] = max(largest[-1], *tensors)
+    return largest
+
+
+def _verdict(jobs: Runs, layout: Layout, reference: Evidence, tolerance: Tolerance, base: Sequence[str],
+             tell: Callable[[str, int], None]) -> Verdict:
+    evidence = jobs.run(layout, _telling(tell, str(layout)), changes=base)
+    return judged(layout, reference, evidence, tolerance)
+
+
+def judged(layout: Layout, reference: Evidence, evidence: Evidence, tolerance: Tolerance) -> Verdict:
+    """What the records of one layout tell."""
+    comparison = compare(reference, evidence, tolerance)
+    found = [replace(each, layout=str(layout)) for each in
+             diagnose.findings(reference, evidence, comparison, tolerance)]
+    return Verdict(layout=layout, evidence=evidence, comparison=comparison, findings=found)
+
+
+def _explained(jobs: Runs, result: Result, base: Sequence[str], tell: Callable[[str, int], None]) -> Result:
+    """The result, with the causes that experiments show where the records do not tell."""
+    return result
