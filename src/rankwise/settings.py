@@ -38,6 +38,7 @@ class Settings:
     resume: str | None = setting(None, "run to continue: its name, its folder, or `latest`")
     timeout: float = setting(600.0, "seconds a rank waits for another before the run fails")
     log_every: int = setting(50, "steps between two entries in the log")
+    debug: bool = setting(False, "compare each collective over the ranks before it runs")
     nodes: int = setting(1, "machines that take part")
     node_rank: int = setting(0, "number of this machine, from 0")
     endpoint: str | None = setting(None, "HOST:PORT of machine 0, where the machines meet")
@@ -52,6 +53,8 @@ class Settings:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise UsageError(f"{option(name)} is {value!r}.", f"It must be a whole number, at least {least}.",
                                  f"Give {option(name)} {max(least, 1)} or more.")
+        if not isinstance(self.debug, bool):
+            raise UsageError(f"--debug is {self.debug!r}.", "It is on or off.", "Give --debug, or debug=True.")
         if not self.timeout > 0:
             raise UsageError(f"--timeout is {self.timeout!r}.", "It must be a positive number of seconds.",
                              "Give --timeout 600, for example.")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rankwise import runfolder
+from rankwise.collectives import compared
 from rankwise.device import device_of, kind_of_device
 from rankwise.errors import UsageError
 from rankwise.group import Group
@@ -28,7 +29,8 @@ def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: 
 
     `folder` is the run's, None where no launcher of ours chose one: rank 0 then does, named after `target`.
     """
-    with recorded():
+    debugged = compared(settings.timeout) if settings.debug and world.size > 1 else contextlib.nullcontext()
+    with recorded(), debugged:
         layout.require_device(settings, world)
         device = device_of(world, kind_of_device(settings.accelerator))
         if settings.threads is not None:

@@ -100,7 +100,7 @@ def _take_threads(settings: Settings) -> None:
 def _run(job: Job, folder: Path) -> int:
     """The job's exit code; what it raised is left for the launcher, which shows it and puts it into the log."""
     try:
-        with watched():
+        with _compared(), watched():
             execute(job, folder)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -114,6 +114,15 @@ def _run(job: Job, folder: Path) -> int:
         failure.leave()
         return failure.exit_code
     return 0
+
+
+def _compared() -> contextlib.AbstractContextManager[None]:
+    """With --debug the collectives of this rank are compared with those of the others, whatever the job is."""
+    settings = environment.settings()
+    if settings is None or not settings.debug:
+        return contextlib.nullcontext()
+    from rankwise.collectives import compared
+    return compared(settings.timeout)
 
 
 def execute(job: Job, folder: Path | None = None) -> None:
