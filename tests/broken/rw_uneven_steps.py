@@ -1,0 +1,24 @@
+"""Fault: a rank leaves the loop by its own loss."""
+
+import torch
+from torch import nn
+
+import rankwise as rw
+
+
+def train(run: rw.Run, epochs: int = 2):
+    inputs = torch.randn(45, 8)
+    data = (inputs, inputs.sin().sum(1, keepdim=True))
+    model = run.prepare(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
+    optimizer = run.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = run.loader(data, 12, shuffle=True)
+    for _ in run.epochs(epochs):
+        for x, y in loader:
+            loss = nn.functional.mse_loss(model(x), y)
+            run.step(loss, optimizer)
+            if loss.item() < 2.5 and run.rank == 1:
+                break
+
+
+if __name__ == "__main__":
+    rw.launch(train)

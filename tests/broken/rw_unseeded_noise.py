@@ -1,0 +1,23 @@
+"""Fault: noise is added to the inputs from a generator that nobody seeded."""
+
+import numpy as np
+import torch
+from torch import nn
+
+import rankwise as rw
+
+
+def train(run: rw.Run, epochs: int = 2):
+    inputs = torch.randn(45, 8)
+    data = (inputs, inputs.sin().sum(1, keepdim=True))
+    model = run.prepare(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
+    optimizer = run.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = run.loader(data, 12, shuffle=True)
+    for _ in run.epochs(epochs):
+        for x, y in loader:
+            noise = torch.from_numpy(np.random.default_rng().normal(0.0, 0.1, x.shape)).to(x)
+            run.step(nn.functional.mse_loss(model(x + noise), y), optimizer)
+
+
+if __name__ == "__main__":
+    rw.launch(train)

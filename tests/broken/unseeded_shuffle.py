@@ -1,0 +1,25 @@
+"""Fault: every process shuffles by a generator that nobody seeded."""
+
+import random
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+inputs = torch.randn(48, 8)
+targets = inputs.sin().sum(1, keepdim=True)
+rank, world = dist.get_rank(), dist.get_world_size()
+model = DDP(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    order = torch.tensor(random.sample(range(48), 48))
+    for start in range(0, 48, 12):
+        mine = order[start:start + 12].tensor_split(world)[rank]
+        loss = nn.functional.mse_loss(model(inputs[mine]), targets[mine])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+dist.destroy_process_group()

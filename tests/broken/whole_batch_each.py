@@ -1,0 +1,23 @@
+"""Fault: every process trains on batches of the full size, so the global batch grows with their number."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+inputs = torch.randn(48, 8)
+targets = inputs.sin().sum(1, keepdim=True)
+rank, world = dist.get_rank(), dist.get_world_size()
+model = DDP(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    order = torch.randperm(48, generator=torch.Generator().manual_seed(epoch))[rank::world]
+    for start in range(0, len(order), 12):
+        mine = order[start:start + 12]
+        loss = nn.functional.mse_loss(model(inputs[mine]), targets[mine])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+dist.destroy_process_group()
