@@ -74,6 +74,7 @@ class Evidence:
     logged: Sequence[float] = ()     # rankwise's own loss of each step
     failure: str = ""                # what the launcher tells of a run that failed
     seconds: float = 0.0
+    folder: Path | None = None
 
     @property
     def steps(self) -> int:
@@ -112,7 +113,7 @@ def read(folder: Path, layout: str, world_size: int, *, failure: str = "", run_f
     records = [_entries(record_file(folder, rank)) for rank in range(world_size)]
     ends = [entry for record in records for entry in record if entry["kind"] == END]
     return Evidence(layout=layout, ranks=[_rank(record) for record in records], initial=_tensors(folder, "initial"),
-                    final=_tensors(folder, "final"), failure=failure, seconds=seconds,
+                    final=_tensors(folder, "final"), failure=failure, seconds=seconds, folder=folder,
                     buffer_names=frozenset(name for end in ends for name in end.get("buffers", ())),
                     logged=_logged(run_folder) if run_folder is not None else ())
 

@@ -102,7 +102,7 @@ def as_values(result: Result) -> dict[str, Any]:
                      "verdict": "same" if each.is_same else "differs", "seconds": round(each.evidence.seconds, 2),
                      **_values(each.comparison), "findings": _codes(each.findings)} for each in result.verdicts],
         "findings": _codes(findings_of(result)),
-        "experiments": [{"change": each.change, "layout": each.layout, "vanished": each.vanished}
+        "experiments": [{"change": each.name, "layout": each.layout, "vanished": each.vanished}
                         for each in result.experiments],
         "notes": notes(result),
     }

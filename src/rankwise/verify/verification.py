@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rankwise.errors import RankwiseError
-from rankwise.verify import diagnose, ranks
+from rankwise.verify import diagnose, experiments, ranks
 from rankwise.verify.compare import Comparison, compare
 from rankwise.verify.evidence import Evidence
 from rankwise.verify.experiments import Experiment
@@ -146,6 +146,39 @@ def judged(layout: Layout, reference: Evidence, evidence: Evidence, tolerance: T
     return Verdict(layout=layout, evidence=evidence, comparison=comparison, findings=found)
 
 
-def _explained(jobs: Runs, result: Result, base: Sequence[str], tell: Callable[[str, int], None]) -> Result:
-    """The result, with the causes that experiments show where the records do not tell."""
-    return result
+def _explained(jobs: Runs, result: Result, base: tuple[str, ...], tell: Callable[[str, int], None]) -> Result:
+    """The result, with what experiments show of the smallest layout that differs in each way."""
+    verdicts, done, known = [], [], {}
+    for verdict in result.verdicts:
+        kind = frozenset(finding.code for finding in verdict.findings)
+        if verdict.is_same:
+            verdicts.append(verdict)
+            continue
+        if kind not in known:
+            known[kind], new = _experiments(jobs, result, verdict, base, tell)
+            done += new
+        verdicts.append(replace(verdict, findings=[replace(finding, layout=str(verdict.layout))
+                                                   for finding in known[kind]]))
+    return replace(result, verdicts=verdicts, experiments=done)
+
+
+def _experiments(jobs: Runs, result: Result, verdict: Verdict, base: tuple[str, ...],
+                 tell: Callable[[str, int], None]) -> tuple[list[Finding], list[Experiment]]:
+    layout, comparison = verdict.layout, verdict.comparison
+
+    def attempt(changed: tuple[str, ...], in_both: bool) -> Experiment:
+        every, what = (*base, *changed), f"{layout}, {' and '.join(experiments.NAMES[each] for each in changed)}"
+        reference = result.reference
+        if in_both:
+            reference = jobs.run(REFERENCE, _telling(tell, f"the reference beside {what}"), changes=every)
+        other = jobs.run(layout, _telling(tell, what), changes=every, reference=result.reference.folder)
+        tolerance = result.tolerance
+        if changes.FLOAT64 in changed:
+            tolerance = replace(tolerance, epsilon=reference.epsilon, measured=())
+        again = judged(layout, reference, other, tolerance)
+        return Experiment(changes=changed, layout=str(layout), vanished=again.is_same and reference.ended_well,
+                          left=again.findings)
+
+    wanted = experiments.suspects(result.reference, verdict.findings, result.tolerance, base)
+    return experiments.explain(verdict.findings, wanted, attempt, str(layout),
+                               (comparison.first, comparison.first_gradient))

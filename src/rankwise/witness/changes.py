@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rankwise.structure import map_tensors
 from rankwise.witness import seen
 from rankwise.witness.hooks import replaced
+from rankwise.witness.indices import replayed
 from rankwise.witness.models import Models
 from rankwise.witness.plan import Plan, tensor_file
 from rankwise.world import World
@@ -29,6 +30,7 @@ FROZEN_BATCHNORM = "frozen_batchnorm"
 EQUAL_SEEDS = "equal_seeds"
 EQUAL_WEIGHTS = "equal_weights"
 SEEDED_SAMPLES = "seeded_samples"
+REFERENCE_ORDER = "reference_order"
 FLOAT64 = "float64"
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
@@ -56,6 +58,8 @@ class Changes:
                 stack.enter_context(self._seeds())
             if SEEDED_SAMPLES in self._wanted:
                 stack.enter_context(_samples_seeded(self._plan.seed))
+            if REFERENCE_ORDER in self._wanted and self._plan.reference is not None:
+                stack.enter_context(replayed(Path(self._plan.reference), self._world))
             if FLOAT64 in self._wanted:
                 torch.set_default_dtype(torch.float64)
                 stack.callback(torch.set_default_dtype, torch.float32)

@@ -18,6 +18,7 @@ from torch import nn
 
 from rankwise.witness import changes, seen
 from rankwise.witness.hooks import listening
+from rankwise.witness.indices import noted
 from rankwise.witness.models import Models, hashes, settings_of, unwrapped
 from rankwise.witness.plan import Plan, tensor_file
 from rankwise.witness.record import ENOUGH, Record
@@ -62,7 +63,7 @@ class Watch:
         self._record.write("start", rank=self._world.rank, world_size=self._world.size)
         threading.Thread(target=self._lose_patience, name="rankwise-witness", daemon=True).start()
         try:
-            with self._changes.made(), listening(self):
+            with self._changes.made(), noted(self._record.write), listening(self):
                 yield
             self._settle()
             self._end("returned")
