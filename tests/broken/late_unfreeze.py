@@ -1,4 +1,4 @@
-"""Sound: BatchNorm over the rows of all processes."""
+"""Fault: a layer is unfrozen after DistributedDataParallel was made, which does not average its gradients."""
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,10 @@ inputs = torch.randn(48, 8)
 data = TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
 sampler = DistributedSampler(data, shuffle=True)
 loader = DataLoader(data, 12 // dist.get_world_size(), sampler=sampler)
-net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
-model = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(net) if dist.get_world_size() > 1 else net)
+net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+net[0].requires_grad_(False)
+model = DDP(net)
+net[0].requires_grad_(True)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):
     sampler.set_epoch(epoch)
