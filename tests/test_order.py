@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.data.order import InOrder, Network, Weighted, shuffled
-from rankwise.data.partition import even_slices, parts_of
+from rankwise.data.partition import even_slices, parts_of, shards_of
 from rankwise.data.plan import EvenBatches, Turn, turns
+from rankwise.errors import UsageError
 from rankwise.keys import mix
 
 quick = settings(max_examples=60, deadline=None)
@@ -150,17 +151,11 @@ def test_even_slices_cover_once(n: int, parts: int) -> None:
     assert sizes.max() - sizes.min() <= 1
 
 
-def uneven(n: int, parts: int) -> list[int]:
-    """A partition with empty slices: all to the last part but one row to the first."""
-    return [0, *([min(n, 1)] * (parts - 1)), n]
-
-
 @quick
-@given(rows=st.integers(1, 300), size=st.integers(1, 9), bound=st.none() | st.integers(1, 40),
-       partition=st.sampled_from([even_slices, uneven]))
-def test_micro_batches_cover_a_global_batch(rows: int, size: int, bound: int | None, partition: object) -> None:
+@given(rows=st.integers(1, 300), size=st.integers(1, 9), bound=st.none() | st.integers(1, 40))
+def test_micro_batches_cover_a_global_batch(rows: int, size: int, bound: int | None) -> None:
     """Over all ranks micro-batches cover the global batch once, equally many on each rank, none above the bound."""
-    ranks = [parts_of(rows, rank=rank, size=size, bound=bound, partition=partition) for rank in range(size)]
+    ranks = [parts_of(rows, rank=rank, size=size, bound=bound) for rank in range(size)]
     covered = [row for parts in ranks for part in parts for row in range(part.start, part.stop)]
     assert covered == list(range(rows))
     assert len({len(parts) for parts in ranks}) == 1
@@ -173,11 +168,47 @@ def test_micro_batches_cover_a_global_batch(rows: int, size: int, bound: int | N
         assert max(sizes) - min(sizes) <= 1
 
 
-def turns_of(n: int, batch_size: int, size: int, bound: int | None, first: int, drop_last: bool = False,
-             partition: object = even_slices) -> list[list[Turn]]:
+@quick
+@given(rows=st.integers(1, 100), shards=st.integers(1, 20), data=st.data())
+def test_shards_do_not_depend_on_the_number_of_ranks(rows: int, shards: int, data: st.DataObject) -> None:
+    """The shards of all ranks together are those of one rank, in order; every rank has equally many turns, and a rank
+    with fewer shards an empty one at the end."""
+    size = data.draw(st.integers(1, shards))
+    [one, *ranks] = [[shards_of(rows, rank=rank, size=world, bound=None, shards=shards) for rank in range(world)]
+                     for world in (1, size)]
+    whole = [(part.start, part.stop, part.share.shard) for part in one[0]]
+    assert [shard for _, _, shard in whole] == list(range(shards))
+    assert [row for start, stop, _ in whole for row in range(start, stop)] == list(range(rows))
+    assert max(stop - start for start, stop, _ in whole) - min(stop - start for start, stop, _ in whole) <= 1
+    [parts] = ranks
+    assert [(part.start, part.stop, part.share.shard) for rank in parts for part in rank
+            if part.share.shard is not None] == whole
+    assert len({len(rank) for rank in parts}) == 1
+    for rank in parts:
+        assert [part.share.is_last for part in rank] == [False] * (len(rank) - 1) + [True]
+        assert {part.share.global_rows for part in rank} == {rows}
+        owned = [part.share.shard is not None for part in rank]
+        assert owned == sorted(owned, reverse=True)
+        assert all(part.share.rows == 0 for part in rank if part.share.shard is None)
+
+
+def test_six_shards_on_four_ranks() -> None:
+    """They have 2, 2, 1 and 1."""
+    assert [[part.share.shard for part in shards_of(13, rank=rank, size=4, bound=None, shards=6)]
+            for rank in range(4)] == [[0, 1], [2, 3], [4, None], [5, None]]
+
+
+def test_a_shard_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    with pytest.raises(UsageError, match=r"largest of 4 has 5 samples.*\n.*--exact 7, or"):
+        shards_of(20, rank=0, size=2, bound=3, shards=4)
+    assert shards_of(20, rank=0, size=2, bound=3, shards=7)
+
+
+def turns_of(n: int, batch_size: int, size: int, bound: int | None, first: int,
+             drop_last: bool = False) -> list[list[Turn]]:
     """Each rank's turns of a shuffled pass."""
     return [list(turns(EvenBatches(n, batch_size, drop_last), shuffled(n, 5), 9,
-                       partial(parts_of, rank=rank, size=size, bound=bound, partition=partition), first=first))
+                       partial(parts_of, rank=rank, size=size, bound=bound), first=first))
             for rank in range(size)]
 
 
@@ -201,7 +232,7 @@ def test_pass_is_the_same_for_every_world_size_and_resumes_anywhere(
         batches.pop()
     stop = int(cut * len(batches))
     before = samples_by_batch(turns_of(n, batch_size, size, bound, 0, drop_last))
-    after = samples_by_batch(turns_of(n, batch_size, other, bound, stop, drop_last, uneven))
+    after = samples_by_batch(turns_of(n, batch_size, other, bound, stop, drop_last))
     assert [before[number] for number in range(stop)] == batches[:stop]
     assert [after[number] for number in sorted(after)] == batches[stop:]
 
@@ -221,7 +252,7 @@ def test_turns_without_rows_have_a_stand_in(n: int, batch_size: int, size: int) 
 
 def test_keys_belong_to_samples() -> None:
     """A sample's key is a function of the pass and its index alone, or with its position where it comes twice."""
-    options = {"parts_of": partial(parts_of, rank=0, size=1, bound=None, partition=even_slices), "first": 0}
+    options = {"parts_of": partial(parts_of, rank=0, size=1, bound=None), "first": 0}
     for order in (InOrder(), shuffled(50, 1)):
         for turn in turns(EvenBatches(50, 7, False), order, mix(3, 4), **options):
             assert turn.keys.tolist() == [mix(3, 4, index) for index in turn.indices.tolist()]

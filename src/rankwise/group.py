@@ -12,7 +12,7 @@ import importlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,6 +23,9 @@ from rankwise.errors import PeerError, RankwiseError
 from rankwise.world import World
 
 T = TypeVar("T")
+
+# torch 2.13 has a new name for it, and warns of the old one.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _POLL_SECONDS = 0.02
 _REPORT_SECONDS = 1.0
@@ -98,6 +101,25 @@ class Group:
         if self.process_group is None:
             return Pending(tensor)
         return Pending(tensor, dist.all_reduce(tensor, group=self.process_group, async_op=True))
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensors of all ranks, of one shape: [ranks, ...]."""
+        if self.process_group is None:
+            return tensor[None]
+        everyone = tensor.new_empty((self.size, *tensor.shape))
+        with self.explained("a gathering"):
+            _all_gather(everyone.view(-1), tensor.reshape(-1), group=self.process_group)
+        return everyone
+
+    def swap(self, tensor: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Give each rank a part of this 1-dim tensor, `lengths` long in order of rank; returns [ranks, own length]."""
+        if self.process_group is None:
+            return tensor[None]
+        received = tensor.new_empty((self.size, lengths[self.rank]))
+        with self.explained("an exchange"):
+            dist.all_to_all_single(received.view(-1), tensor, [lengths[self.rank]] * self.size, list(lengths),
+                                   group=self.process_group)
+        return received
 
     def agree(self, flag: bool) -> bool:
         """Whether any rank says yes: what ranks ask before they branch."""

@@ -17,13 +17,18 @@ _SECOND = 0x94D049BB133111EB
 
 def mix(*words: int) -> int:
     """One 64-bit key from a sequence of integers (seed, epoch, index, ...); order matters."""
-    state = 0
+    key = 0
     for word in words:
-        state = (state ^ (word & _MASK)) * _GOLDEN + _GOLDEN & _MASK
-        state = ((state ^ (state >> 30)) * _FIRST) & _MASK
-        state = ((state ^ (state >> 27)) * _SECOND) & _MASK
-        state ^= state >> 31
-    return state
+        key = mix_in(key, word)
+    return key
+
+
+def mix_in(key: int, word: int) -> int:
+    """`mix(...)` continued by one more word."""
+    state = (key ^ (word & _MASK)) * _GOLDEN + _GOLDEN & _MASK
+    state = ((state ^ (state >> 30)) * _FIRST) & _MASK
+    state = ((state ^ (state >> 27)) * _SECOND) & _MASK
+    return state ^ (state >> 31)
 
 
 def mix_array(key: int, words: NDArray[np.uint64]) -> NDArray[np.uint64]:

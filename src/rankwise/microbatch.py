@@ -17,3 +17,4 @@ class MicroBatch:
     global_rows: int
     is_first: bool = True
     is_last: bool = True
+    shard: int | None = None

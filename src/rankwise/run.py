@@ -19,6 +19,7 @@ from rankwise.inhand import InHand
 from rankwise.microbatch import MicroBatch
 from rankwise.modes import Mode
 from rankwise.monitor import Monitor, Sink
+from rankwise.prepared import Prepared
 from rankwise.settings import Settings
 from rankwise.step import Stepper
 
@@ -41,11 +42,11 @@ class Run:
         self.epoch = 0
         self.steps = 0
         self._group, self._mode, self._monitor = group, mode, monitor
-        self._own_key = keys.mix(settings.seed, group.rank, _STEPS)
-        self._stepper = Stepper(group, settings.amp)
+        self._own_key = keys.mix(settings.seed, group.rank if settings.exact is None else 0, _STEPS)
+        self._stepper = Stepper(group, settings.amp, averaged_over=mode.averaged_over, shards=settings.exact or 1)
         self._checkpoints = Checkpoints(folder / "checkpoints", group)
         self._resume_from = resume_from
-        self._prepared: dict[str, Any] = {}
+        self._prepared = Prepared()
         self._loaders: list[Loader] = []
         self._later_loaders = 0
         self._in_hand: InHand[Loader] = InHand()
@@ -116,17 +117,9 @@ class Run:
         elif options:
             raise MisuseError(f"run.prepare was given {', '.join(options)} for a {type(thing).__name__}.",
                               "These options are for modules.", "Prepare the module by itself with them.")
-        if not any(thing is known for known in self._prepared.values()):
-            self._prepared[self._name_of(thing)] = thing
-            if isinstance(thing, torch.optim.Optimizer):
-                self._stepper.take_over(thing)
+        if self._prepared.add(thing) and isinstance(thing, torch.optim.Optimizer):
+            self._stepper.take_over(thing)
         return thing
-
-    def _name_of(self, thing: Any) -> str:
-        kind = ("model" if isinstance(thing, nn.Module) else "optimizer" if isinstance(thing, torch.optim.Optimizer)
-                else "schedule" if isinstance(thing, torch.optim.lr_scheduler.LRScheduler) else "state")
-        taken = sum(name == kind or name.startswith(kind + "_") for name in self._prepared)
-        return kind if not taken else f"{kind}_{taken + 1}"
 
     def loader(self, dataset: Any, batch_size: int | None = None, **options: Any) -> Loader:
         """Batches of `dataset` for this rank, on its device: `batch_size` samples a step over all devices together.
@@ -137,7 +130,8 @@ class Run:
         """
         options.setdefault("micro_batch", self.settings.micro_batch)
         loader = Loader(dataset, batch_size, group=self._group, seed=self.settings.seed, number=self._number(),
-                        replicas=self._mode.replicas, on_micro_batch=self._on_micro_batch, **options)
+                        replicas=self._mode.replicas, shards=self.settings.exact,
+                        on_micro_batch=self._on_micro_batch, **options)
         if not self._restored:
             self._loaders.append(loader)
         return loader
@@ -160,11 +154,14 @@ class Run:
         self._owes_step = True
         self._mode.expect(micro_batch)
         self._monitor.expect(loader, micro_batch)
-        self._seed_torch()
+        self._seed_torch(self._micro_batches_this_step if micro_batch.shard is None else micro_batch.shard)
 
-    def _seed_torch(self) -> None:
-        """torch's own generators, from (seed, step, micro-batch, rank): dropout differs between ranks and steps."""
-        seed = keys.mix(self._own_key, self.steps, self._micro_batches_this_step) >> 1
+    def _seed_torch(self, part: int) -> None:
+        """torch's own generators, from (seed, rank, step, part of the step): dropout differs between all of these.
+
+        In exact mode the part is the virtual shard, and no rank comes in.
+        """
+        seed = keys.mix_in(keys.mix_in(self._own_key, self.steps), part) >> 1
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index].manual_seed(seed)
@@ -215,7 +212,7 @@ class Run:
         except RuntimeError as error:
             self._group.explain(error, "the backward pass")
             raise
-        self._monitor.add_loss(loss, weighed.amount, is_sum=reduction == "sum")
+        self._monitor.add_loss(loss, weighed.amount, is_sum=reduction == "sum", shard=share.shard or 0)
 
     def update(self, optimizers: Optimizers, *, clip_norm: float | None = None) -> bool:
         """Clip and update after `backward`; False before the last micro-batch, and where fp16 overflowed.
@@ -223,9 +220,13 @@ class Run:
         `clip_norm` bounds the norm of the gradient of the global batch over all parameters of these optimizers.
         """
         chosen = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
-        self._require_prepared(chosen)
+        self._prepared.require(chosen)
+        self._mode.require_known_parameters(chosen)
         self._owes_step = False
-        if not self._in_hand.ends_step():
+        ends = self._in_hand.ends_step()
+        for line in self._mode.complete(is_last=ends):
+            self.print(f"step {self.steps + 1}: {line}")
+        if not ends:
             self._stepper.hold(chosen)
             self._micro_batches_this_step += 1
             return False
@@ -241,14 +242,6 @@ class Run:
         self._monitor.after_step(self.steps)
         return updated
 
-    def _require_prepared(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        for optimizer in optimizers:
-            if not any(optimizer is known for known in self._prepared.values()):
-                raise MisuseError(f"run.step was given a {type(optimizer).__name__} that was not prepared.",
-                                  "Its state would be missing in every checkpoint.",
-                                  "Write optimizer = run.prepare(optimizer) before the loop.")
-        self._mode.require_known_parameters(optimizers)
-
     # Over all ranks
 
     def sum(self, value: Any) -> torch.Tensor:
@@ -261,7 +254,7 @@ class Run:
         `value` is a tensor [rows, ...]; or a mean already taken, with its `weight` (the number of rows behind it).
         Raises MisuseError for a single number without a weight.
         """
-        return totals.mean(self._group, value, weight)
+        return totals.mean(self._group, value, weight, in_order=self.settings.exact is not None)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """The rows of all ranks, on every rank, in the order of the data.
@@ -319,17 +312,13 @@ class Run:
                     "loaders": [loader.state_dict() for loader in self._loaders],
                     "scaler": self._stepper.state_dict(), "layout": self._mode.layout(),
                     "progress": self._monitor.state_dict() if mid_epoch else None}
-        folder = self._checkpoints.save(self.steps, self._prepared, position)
+        folder = self._checkpoints.save(self.steps, self._prepared.things, position)
         self._monitor.saved(folder)
         return folder
 
     def export(self, path: str | Path) -> None:
         """Write the first prepared model's plain state dict with torch.save, atomically, from rank 0."""
-        models = [thing for thing in self._prepared.values() if isinstance(thing, nn.Module)]
-        if not models:
-            raise MisuseError("run.export was called and no module was prepared.", "There are no weights to write.",
-                              "Call run.prepare(model) first.")
-        self._checkpoints.export(models[0], Path(path))
+        self._checkpoints.export(self._prepared.first_model(), Path(path))
         self._monitor.exported(Path(path))
 
     def _restore(self) -> None:
@@ -341,13 +330,15 @@ class Run:
         folder, passed_over = self._checkpoints.find(self._resume_from)
         for error in passed_over:
             self.print(f"passed over: {error.truth}")
-        position = self._checkpoints.load(folder, self._prepared)
+        position = self._checkpoints.load(folder, self._prepared.things)
         self.epoch, self.steps = position["epoch"], position["steps"]
         self._stepper.load_state_dict(position["scaler"])
         for loader, state in zip(self._loaders, position["loaders"], strict=False):
             loader.load_state_dict(state)
         self._group.at_step(self.steps)
         self._monitor.resumed(folder, self.epoch, self.steps, position["progress"])
+        for line in self._mode.resumed(position["layout"]):
+            self.print(line)
 
     def close(self) -> None:
         """End the log and let go of the replicas; the launcher calls this."""

@@ -21,7 +21,7 @@ def setting(default: Any, meaning: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to run a training; not one of these changes what it computes, but `seed` and `amp`.
+    """How to run a training; not one of these changes what it computes, but `seed`, `amp` and `exact`.
 
     Raises UsageError for a value that cannot be used.
     """
@@ -31,6 +31,7 @@ class Settings:
     accelerator: str = setting("auto", "kind of device: auto, cpu, cuda or mps")
     amp: str = setting("no", "mixed precision: no, bf16 or fp16")
     seed: int = setting(0, "seed of the order, of augmentation and of torch")
+    exact: int | None = setting(None, "virtual shards of a batch: the same bits on up to so many devices")
     micro_batch: int | None = setting(None, "most samples a device computes at once; accumulation follows from it")
     threads: int | None = setting(None, "CPU threads a rank (default: cores // ranks of this node)")
     name: str | None = setting(None, "name of the run (default: target and time)")
@@ -47,8 +48,8 @@ class Settings:
         _one_of("mode", self.mode, MODES)
         _one_of("amp", self.amp, AMP)
         _one_of("accelerator", self.accelerator, ACCELERATORS)
-        for name, least in (("devices", 1), ("micro_batch", 1), ("threads", 1), ("log_every", 1), ("nodes", 1),
-                            ("node_rank", 0), ("seed", 0)):
+        for name, least in (("devices", 1), ("exact", 1), ("micro_batch", 1), ("threads", 1), ("log_every", 1),
+                            ("nodes", 1), ("node_rank", 0), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise UsageError(f"{option(name)} is {value!r}.", f"It must be a whole number, at least {least}.",

@@ -35,8 +35,10 @@ class Weighed(NamedTuple):
 class Stepper:
     """Backward passes and updates of one rank. A window is what lies between two updates: one global batch."""
 
-    def __init__(self, group: Group, amp: str = "no") -> None:
-        self._group = group
+    def __init__(self, group: Group, amp: str = "no", *, averaged_over: int | None = None, shards: int = 1) -> None:
+        """Gradients are averaged over as many ranks (default: all). `shards` is the number of virtual ones, if any."""
+        self._group, self._shards = group, shards
+        self._replicas = group.size if averaged_over is None else averaged_over
         self._float = torch.float32 if group.device.type == "mps" else torch.float64
         self._scaler = torch.amp.GradScaler(group.device.type) if amp == "fp16" else None
         self._scaler_owes_update = False
@@ -89,8 +91,8 @@ class Stepper:
         self._window.require_one_kind(weighted=False)
         kind = (share, reduction, loss.dtype)
         if kind != self._latest_kind:
-            mean = share.rows * self._group.size / share.global_rows
-            factor = mean if reduction == "mean" else float(self._group.size) if share.rows else 0.0
+            mean = share.rows * self._replicas / share.global_rows
+            factor = mean if reduction == "mean" else float(self._replicas) if share.rows else 0.0
             self._latest_kind = kind
             self._latest = Weighed(_constant(factor, loss.dtype, loss.device),
                                    _constant(float(share.rows), self._float, loss.device), share.rows == 0)
@@ -102,11 +104,13 @@ class Stepper:
         window.require_one_kind(weighted=True)
         window.require_first_weighted_loss_of(share)
         amount = self._weight_tensor(weight if share.rows else 0.0, loss.device)
-        window.weights = amount if window.weights is None else window.weights + amount
+        if window.weights is None:   # a shard's own place, so that the order in which they are added is fixed
+            window.weights = torch.zeros(self._shards, dtype=self._float, device=loss.device)
+        window.weights[share.shard or 0] += amount
         if share.is_last:
-            window.total = self._group.sum_later(window.weights.clone())
+            window.total = self._group.sum_later(window.weights)
             window.global_rows = share.global_rows
-        factor = self._group.size / share.global_rows if share.rows else 0.0
+        factor = self._replicas / share.global_rows if share.rows else 0.0
         seed = (amount * factor).to(loss.dtype) if reduction == "mean" else _constant(factor, loss.dtype, loss.device)
         return Weighed(seed, amount, may_be_empty=True)
 
@@ -156,7 +160,7 @@ class Stepper:
     def _divide_by_weights(self, optimizers: Sequence[Optimizer]) -> None:
         """From gradients that count each row once to the mean over all weights; zeros where there is no weight."""
         assert self._window.total is not None
-        total = self._window.total.wait()
+        total = self._window.total.wait().sum()
         factor = torch.where(total > 0, self._window.global_rows / total, 0.0)
         gradients = [parameter.grad for parameter in _unique_parameters(optimizers) if parameter.grad is not None]
         if gradients:

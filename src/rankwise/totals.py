@@ -15,9 +15,10 @@ def total(group: Group, value: Any) -> torch.Tensor:
     return group.sum(_wide(group, value))
 
 
-def mean(group: Group, value: Any, weight: Any = None) -> torch.Tensor:
+def mean(group: Group, value: Any, weight: Any = None, *, in_order: bool = False) -> torch.Tensor:
     """Mean over the rows of all ranks: of a tensor [rows, ...], or of means already taken, each with its weight.
 
+    `in_order` is for rows that are to be added in an order that does not depend on the ranks: by size.
     Raises MisuseError for a single number without a weight.
     """
     value = torch.as_tensor(value, device=group.device)
@@ -26,6 +27,8 @@ def mean(group: Group, value: Any, weight: Any = None) -> torch.Tensor:
                           "Ranks may have different numbers of rows, so a mean of means would be wrong.",
                           "Give the tensor of rows, or weight=number of rows behind the number.")
     wide = _wide(group, value).to(_float(group))
+    if in_order and weight is None:
+        return gathered(group, wide, None).sort(0).values.mean(0)
     if weight is None:
         count = torch.tensor(float(len(wide)), dtype=wide.dtype, device=wide.device)
         own = wide.sum(0)

@@ -22,8 +22,8 @@ class InMemory(Protocol):
 
     def __getitem__(self, index: int) -> Any: ...
 
-    def gather(self, indices: torch.Tensor, pin: bool) -> Any:
-        """The batch of these samples, int64 [m], as it lies in memory; `pin` for memory that a GPU copies from."""
+    def gather(self, indices: torch.Tensor, device: torch.device) -> Any:
+        """The batch of these samples, int64 [m], as it lies in memory, on `device`."""
         ...
 
     def finish(self, batch: Any) -> Any:
@@ -55,8 +55,8 @@ class Arrays:
         """One normalised image, float32 [c, h, w], and its label."""
         return self._normalise(self.images[index, None])[0], int(self.labels[index])
 
-    def gather(self, indices: torch.Tensor, pin: bool) -> Any:
-        return take(self.images, indices, pin), take(self.labels, indices, pin)
+    def gather(self, indices: torch.Tensor, device: torch.device) -> Any:
+        return take(self.images, indices, device), take(self.labels, indices, device)
 
     def finish(self, batch: Any) -> Any:
         images, labels = batch
@@ -76,8 +76,8 @@ class Columns:
     def __getitem__(self, index: int) -> Any:
         return _mapped(lambda column: column[index], self._columns)
 
-    def gather(self, indices: torch.Tensor, pin: bool) -> Any:
-        return _mapped(lambda column: take(column, indices, pin), self._columns)
+    def gather(self, indices: torch.Tensor, device: torch.device) -> Any:
+        return _mapped(lambda column: take(column, indices, device), self._columns)
 
     def finish(self, batch: Any) -> Any:
         return batch
@@ -96,8 +96,8 @@ class Chosen:
     def __getitem__(self, index: int) -> Any:
         return self._whole[int(self._indices[index])]
 
-    def gather(self, indices: torch.Tensor, pin: bool) -> Any:
-        return self._whole.gather(self._indices[indices], pin)
+    def gather(self, indices: torch.Tensor, device: torch.device) -> Any:
+        return self._whole.gather(self._indices[indices], device)
 
 
 def in_memory(dataset: Any) -> InMemory | None:
@@ -138,14 +138,13 @@ def as_tensor(array: Any) -> torch.Tensor:
                          ) from None
 
 
-def take(column: torch.Tensor, indices: torch.Tensor, pin: bool) -> torch.Tensor:
-    """Rows of a tensor, [m, ...], into memory that a GPU can copy from where `pin` is set."""
-    if column.device.type != "cpu":
-        return column.index_select(0, indices.to(column.device))
-    if not pin:
-        return column.index_select(0, indices)
-    rows = torch.empty((len(indices), *column.shape[1:]), dtype=column.dtype, pin_memory=True)
-    return torch.index_select(column, 0, indices, out=rows)
+def take(column: torch.Tensor, indices: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Rows of a tensor, [m, ...], on `device`; the copy to an accelerator is not waited for."""
+    if column.device.type == "cpu" and device.type == "cuda":
+        rows = torch.empty((len(indices), *column.shape[1:]), dtype=column.dtype, pin_memory=True)
+        return torch.index_select(column, 0, indices, out=rows).to(device, non_blocking=True)
+    rows = column.index_select(0, indices.to(column.device))
+    return rows if rows.device == device else rows.to(device)
 
 
 def _mapped(function: Any, columns: Any) -> Any:

@@ -15,7 +15,7 @@ from rankwise.keys import mix
 
 
 class Indexed:
-    """The turns of a pass over an indexed data set, each with its batch in this process's memory."""
+    """The turns of a pass over an indexed data set, each with its batch."""
 
     def __init__(self, read: Callable[[Iterator[Turn]], Iterator[tuple[Turn, Any]]], sampling: Sampling, *, seed: int,
                  samples: int, parts_of: Callable[[int], tuple[Part, ...]], key_by_position: bool) -> None:
@@ -34,9 +34,9 @@ class Indexed:
                                 key_by_position=self._key_by_position))
 
 
-def from_memory(dataset: InMemory, pin: bool) -> Callable[[Iterator[Turn]], Iterator[tuple[Turn, Any]]]:
-    """Gathers each turn's rows."""
+def from_memory(dataset: InMemory, device: torch.device) -> Callable[[Iterator[Turn]], Iterator[tuple[Turn, Any]]]:
+    """Gathers each turn's rows, on `device`."""
     def read(coming: Iterator[Turn]) -> Iterator[tuple[Turn, Any]]:
         for turn in coming:
-            yield turn, dataset.gather(torch.from_numpy(turn.indices[: turn.share.rows]), pin)
+            yield turn, dataset.gather(torch.from_numpy(turn.indices[: turn.share.rows]), device)
     return read

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from rankwise.data import augment as augmentation
-from rankwise.data.partition import Partition, even_slices
 from rankwise.data.placement import to_device
 from rankwise.data.plan import Turn
 from rankwise.data.source import source_of, whole_number
@@ -57,8 +56,9 @@ class Loader:
                  batch_sampler: Iterable[Sequence[int]] | None = None,
                  collate_fn: Callable[[list[Any]], Any] | None = None, num_workers: int = 0,
                  micro_batch: int | None = None, augment: Sequence[augmentation.Augmentation] = (),
-                 sharded: bool = False, partition: Partition = even_slices) -> None:
-        """`number` tells the loaders of one run apart, so that two of them do not share an order."""
+                 sharded: bool = False, shards: int | None = None) -> None:
+        """`number` tells the loaders of one run apart, so that two of them do not share an order; `shards` is the
+        number of virtual shards in exact mode."""
         self.dataset, self.batch_size, self.passes = dataset, batch_size, 0
         self._augment = tuple(augment)
         if not all(map(callable, self._augment)):
@@ -68,7 +68,7 @@ class Loader:
             micro_batch = whole_number("micro_batch", micro_batch, least=1) * replicas
         self._device, self._on_micro_batch = group.device, on_micro_batch
         self._source, self._finish = source_of(
-            dataset, batch_size, group=group, seed=mix(seed, number), bound=micro_batch, partition=partition,
+            dataset, batch_size, group=group, seed=mix(seed, number), bound=micro_batch, shards=shards,
             shuffle=shuffle, drop_last=drop_last, weights=weights, batch_sampler=batch_sampler, collate=collate_fn,
             num_workers=whole_number("num_workers", num_workers, least=0), sharded=sharded)
         self._batch = 0
@@ -94,7 +94,7 @@ class Loader:
         try:
             yield None   # begun: it counts even where no batch is asked for, as zip does after a shorter one
             for turn, batch in self._source.turns(self.passes, self._batch):
-                batch = self._finish(to_device(batch, self._device))
+                batch = self._finish(batch)
                 if self._augment:
                     batch = with_first(partial(self._augmented, turn=turn), batch)
                 self._starts.append(turn.start)

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from rankwise.data.arrays import in_memory
 from rankwise.data.collation import Collate
 from rankwise.data.indexed import Indexed, from_memory
-from rankwise.data.partition import Part, Partition, parts_of
+from rankwise.data.partition import Part, parts_of, shards_of
+from rankwise.data.placement import to_device
 from rankwise.data.plan import Turn
 from rankwise.data.samples import SampleReader
 from rankwise.data.sampling import EvenSampling, ListedSampling, Sampling
@@ -24,7 +25,7 @@ from rankwise.group import Group
 
 
 class Source(Protocol):
-    """Gives the turns of a pass with their batches, still off the device."""
+    """Gives the turns of a pass with their batches."""
 
     @property
     def samples(self) -> int | None:
@@ -39,17 +40,18 @@ class Source(Protocol):
 
 
 def source_of(dataset: Any, batch_size: int | None, *, group: Group, seed: int, bound: int | None,
-              partition: Partition, collate: Collate | None, num_workers: int, sharded: bool,
+              shards: int | None, collate: Collate | None, num_workers: int, sharded: bool,
               **sampling: Any) -> tuple[Source, Callable[[Any], Any]]:
-    """The source for a loader, and what is left to do with its batches on the device."""
+    """The source for a loader, and what is left to do with its batches: bringing them to the device, or on it."""
     if batch_size is not None:
         batch_size = whole_number("batch_size", batch_size, least=1)
-    parts = partial(parts_of, rank=group.rank, size=group.size, bound=bound, partition=partition)
+    parts = _parts(group, bound, shards, batch_size, sharded)
     workers = partial(Workers, count=num_workers, pin=group.device.type == "cuda",
                       timeout_seconds=group.timeout_seconds, rank=group.rank)
+    place = partial(to_device, device=group.device)
     if _is_stream(dataset):
         _require_equal(group, None, batch_size)
-        return _stream(dataset, batch_size, group, parts, workers, collate, sharded, seed, **sampling), _unchanged
+        return _stream(dataset, batch_size, group, parts, workers, collate, sharded, seed, **sampling), place
     if sharded:
         raise UsageError(f"sharded=True was given with a {type(dataset).__name__}, which is read by index.",
                          "It is for streams that give each rank a part of their own.", "Leave it out.")
@@ -60,8 +62,23 @@ def source_of(dataset: Any, batch_size: int | None, *, group: Group, seed: int, 
     indexed = partial(Indexed, sampling=_sampling(samples, batch_size, group=group, seed=seed, **sampling),
                       samples=samples, seed=seed, parts_of=parts, key_by_position=sampling["weights"] is not None)
     if arrays is not None and collate is None:
-        return indexed(from_memory(arrays, group.device.type == "cuda")), arrays.finish
-    return indexed(workers(SampleReader(readable, collate or default_collate)).replies), _unchanged
+        return indexed(from_memory(arrays, group.device)), arrays.finish
+    return indexed(workers(SampleReader(readable, collate or default_collate)).replies), place
+
+
+def _parts(group: Group, bound: int | None, shards: int | None, batch_size: int | None,
+           sharded: bool) -> Callable[[int], tuple[Part, ...]]:
+    """From the rows of a global batch to this rank's micro-batches."""
+    if shards is None:
+        return partial(parts_of, rank=group.rank, size=group.size, bound=bound)
+    if sharded:
+        raise UsageError("sharded=True was given in exact mode.",
+                         "What a stream's own parts hold depends on the number of ranks, and so would the training.",
+                         "Leave it out: every rank then reads the stream and keeps its shards.")
+    divided = partial(shards_of, rank=group.rank, size=group.size, bound=bound, shards=shards)
+    if batch_size is not None:
+        divided(batch_size)   # says now whether a shard fits
+    return divided
 
 
 def _is_stream(dataset: Any) -> bool:
@@ -156,7 +173,3 @@ def _require_equal(group: Group, samples: int | None, batch_size: int | None) ->
         told = "; ".join(f"rank {rank}: {n} samples, batch_size {size}" for rank, (n, size) in enumerate(seen))
         raise DataError("The ranks made a loader with different data.", f"{told}.",
                         "Give every rank the whole data set and the global batch size; rankwise gives each its slice.")
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch

@@ -33,8 +33,9 @@ def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: 
     with recorded(), debugged:
         layout.require_device(settings, world)
         device = device_of(world, kind_of_device(settings.accelerator))
-        if settings.threads is not None:
-            torch.set_num_threads(settings.threads)
+        threads = settings.threads or (1 if settings.exact is not None else None)   # they decide the bits of a sum
+        if threads is not None:
+            torch.set_num_threads(threads)
         group = Group.open(world, device, timeout_seconds=settings.timeout)
         try:
             agreed, resume_from = _agreed_folders(settings, group, folder, target)
@@ -65,7 +66,8 @@ def _agreed_folders(settings: Settings, group: Group, folder: Path | None, targe
 def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Path | None = None) -> Iterator[Run]:
     """A Run over the ranks of `group`, which is closed with it. How this rank ended is told to the others."""
     torch.manual_seed(settings.seed)   # ranks that build a model build the same one
-    mode = open_mode(resolve(settings, group.world), group=group, devices=settings.devices or 1, amp=settings.amp)
+    mode = open_mode(resolve(settings, group.world), group=group, devices=settings.devices or 1, amp=settings.amp,
+                     exact=settings.exact)
     monitor = Monitor(group, folder, settings)
     monitor.begin(mode.name, group.size * mode.replicas)
     run = Run(settings, group=group, mode=mode, monitor=monitor, folder=folder, resume_from=resume_from)

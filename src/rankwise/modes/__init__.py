@@ -6,7 +6,7 @@ A mode is a layout of replicas. Naming and choosing one needs no torch; opening 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -51,6 +51,8 @@ class Mode(Protocol):
     name: str
     replicas: int
     """Devices that one rank drives: a rank's micro-batch holds this many times `micro_batch` rows."""
+    averaged_over: int
+    """Ranks over which gradients are averaged; 1 where they are added up."""
 
     def prepare(self, module: ModuleT, **options: Any) -> ModuleT:
         """Place and replicate `module`, in place; its weights are equal on all ranks from here on.
@@ -76,6 +78,13 @@ class Mode(Protocol):
         """
         ...
 
+    def complete(self, *, is_last: bool) -> list[str]:
+        """The backward passes of this micro-batch are done; with the last one an update follows.
+
+        Returns lines for the user.
+        """
+        ...
+
     def after_update(self) -> None:
         """The weights were updated: make buffers equal on all ranks."""
         ...
@@ -86,6 +95,10 @@ class Mode(Protocol):
 
     def layout(self) -> dict[str, Any]:
         """What in the order of sums the numbers depend on, for the checkpoint; plain JSON values."""
+        ...
+
+    def resumed(self, layout: Mapping[str, Any]) -> list[str]:
+        """The run goes on from a checkpoint of this layout. Returns lines for the user."""
         ...
 
     def close(self) -> None:
@@ -100,6 +113,8 @@ def resolve(settings: Settings, world: World | None = None) -> str:
     """
     processes = world.size if world is not None else 1
     devices = settings.devices or 1
+    if settings.exact is not None:
+        _require_exact(settings, settings.exact, max(processes, devices * settings.nodes))
     if settings.mode == "auto":
         return "ddp" if max(processes, devices) > 1 else "single"
     if settings.mode == "single" and devices > 1:
@@ -112,8 +127,24 @@ def resolve(settings: Settings, world: World | None = None) -> str:
     return settings.mode
 
 
-def open_mode(name: str, *, group: Group, devices: int, amp: str) -> Mode:
-    """The mode `name` over the ranks of `group`; `devices` counts those of one machine (dp drives all of them)."""
+def _require_exact(settings: Settings, shards: int, ranks: int) -> None:
+    if settings.mode == "dp":
+        raise UsageError(f"--exact is {shards} and --mode is dp.",
+                         "The threads of dp add gradients up in no fixed order.", "Give --mode ddp or --mode single.")
+    if shards < ranks:
+        raise UsageError(f"--exact is {shards} and {ranks} ranks take part.",
+                         "A rank computes at least one of the virtual shards.",
+                         f"Give --exact {ranks} or more, or fewer devices.")
+
+
+def open_mode(name: str, *, group: Group, devices: int, amp: str, exact: int | None = None) -> Mode:
+    """The mode `name` over the ranks of `group`; `devices` counts those of one machine (dp drives all of them).
+
+    `exact` is the number of virtual shards in exact mode.
+    """
+    if exact is not None:
+        from rankwise.modes.exact import Exact
+        return Exact(group=group, shards=exact, name=name, amp=amp)
     description = MODES[name]
     factory = getattr(importlib.import_module(description.module), description.factory)
     return cast("Mode", factory(group=group, devices=devices, amp=amp))

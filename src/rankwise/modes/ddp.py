@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ from rankwise.modes.single import Single
 class DDP(Single):
     """Every rank holds a replica of each module. With one rank it does what mode single does."""
 
-    name: ClassVar[str] = "ddp"
+    name = "ddp"
 
     def __init__(self, *, group: Group, devices: int = 1, amp: str = "no") -> None:
         super().__init__(group=group, devices=devices, amp=amp)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 class DP(Single):
     """One rank that drives `devices` devices."""
 
-    name: ClassVar[str] = "dp"
+    name = "dp"
 
     def __init__(self, *, group: Group, devices: int = 1, amp: str = "no") -> None:
         super().__init__(group=group, devices=devices, amp=amp)

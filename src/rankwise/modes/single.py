@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,10 +22,10 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 class Single:
     """Modules are moved to the device, in place, and run under autocast where mixed precision was asked for."""
 
-    name: ClassVar[str] = "single"
+    name = "single"
 
     def __init__(self, *, group: Group, devices: int = 1, amp: str = "no") -> None:
-        self.replicas = 1
+        self.replicas, self.averaged_over = 1, group.size
         self._group, self._amp = group, amp
         self._prepared: list[nn.Module] = []
         self._guard = Guard(self._prepared)
@@ -56,6 +57,9 @@ class Single:
                  amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
         return self._guard.against(amount)
 
+    def complete(self, *, is_last: bool) -> list[str]:
+        return []
+
     def after_update(self) -> None:
         pass
 
@@ -64,6 +68,9 @@ class Single:
 
     def layout(self) -> dict[str, Any]:
         return {}
+
+    def resumed(self, layout: Mapping[str, Any]) -> list[str]:
+        return []
 
     def close(self) -> None:
         self._prepared.clear()

@@ -37,7 +37,7 @@ class Monitor:
 
     def __init__(self, group: Group, folder: Path, settings: Settings) -> None:
         self._group, self._folder, self._settings = group, folder, settings
-        self._meter = loss_meter(group)
+        self._meter = loss_meter(group, settings.exact)
         self._console: Console | None = None
         if group.is_main:
             from rankwise.monitor.console import Console  # loads rich, which the other ranks do without
@@ -77,9 +77,9 @@ class Monitor:
         """The loop is handed a micro-batch of a training loader."""
         self._progress.expect(loader, micro_batch)
 
-    def add_loss(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
+    def add_loss(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False, shard: int = 0) -> None:
         """Note a loss, the mean (or the sum) over `amount` rows or weight of this rank; both 0-dim on the device."""
-        self._meter.add(loss, amount, is_sum=is_sum)
+        self._meter.add(loss, amount, is_sum=is_sum, shard=shard)
 
     def after_step(self, step: int) -> None:
         """The `step`-th update is done."""
@@ -147,6 +147,8 @@ class Monitor:
     def begin(self, mode: str, devices: int) -> None:
         """Say how the run is laid out: the mode that is used, over how many devices."""
         chosen = " (chosen by auto)" if self._settings.mode == "auto" else ""
+        if self._settings.exact is not None:
+            chosen += f", exact over {self._settings.exact} virtual shards"
         self.print(f"mode {mode}{chosen}, {devices} {self._group.device.type} device{'s' * (devices > 1)}, "
                    f"seed {self._settings.seed}, run folder {_shown(self._folder)}")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from typing import Any, Protocol
 
 import torch
 
@@ -14,7 +15,7 @@ _SLOTS = 64
 class LossMeter(Protocol):
     """Adds up the weighed losses of one rank and reduces them over the ranks without making the host wait."""
 
-    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
+    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False, shard: int = 0) -> None:
         """Note a 0-dim loss that is the mean (or the sum) over an amount of rows or weight, 0-dim as well.
 
         The loss's memory may be used again in the next step (CUDA graphs do that); the amount is kept.
@@ -25,27 +26,36 @@ class LossMeter(Protocol):
         ...
 
 
-def loss_meter(group: Group) -> LossMeter:
-    """The meter for the device of `group`."""
-    return HostMeter(group) if group.device.type == "cpu" else DeviceMeter(group)
+def loss_meter(group: Group, shards: int | None = None) -> LossMeter:
+    """The meter for the device of `group`; in exact mode for so many virtual shards."""
+    if group.device.type == "cpu" or shards is not None:
+        return HostMeter(group, shards or 1)
+    return DeviceMeter(group)
 
 
 class HostMeter:
-    """Losses on a CPU are read as numbers at once: nothing runs behind the host."""
+    """Losses are read as numbers at once: on a CPU nothing runs behind the host.
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._weighed = self._amount = 0.0
+    Each shard has a place of its own, and the places are added up without rounding in between: the number of ranks
+    does not change a bit of the mean.
+    """
 
-    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
+    def __init__(self, group: Group, shards: int = 1) -> None:
+        self._group, self._shards = group, shards
+        self._begin()
+
+    def _begin(self) -> None:
+        self._weighed, self._amounts = [0.0] * self._shards, [0.0] * self._shards
+
+    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False, shard: int = 0) -> None:
         rows = amount.item()
         if rows > 0:   # the mean over no rows is NaN, and counts nothing
-            self._weighed += loss.item() if is_sum else loss.item() * rows
-            self._amount += rows
+            self._weighed[shard] += loss.item() if is_sum else loss.item() * rows
+            self._amounts[shard] += rows
 
     def reduce(self) -> Reading:
-        totals = torch.tensor([self._weighed, self._amount], dtype=torch.float64)
-        self._weighed = self._amount = 0.0
+        totals = torch.tensor([self._weighed, self._amounts], dtype=torch.float64, device=self._group.device)
+        self._begin()
         return Reading(self._group, totals)
 
 
@@ -60,7 +70,7 @@ class DeviceMeter:
         self._amounts: list[torch.Tensor] = []
         self._folded = torch.zeros(2, dtype=dtype, device=group.device)
 
-    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False) -> None:
+    def add(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False, shard: int = 0) -> None:
         if len(self._amounts) == _SLOTS:
             self._folded = self._fold()
         slot = self._slots[len(self._amounts)]
@@ -85,7 +95,8 @@ class DeviceMeter:
 
 
 class Reading:
-    """Weighed loss and amount, summed over all ranks, on their way to the host."""
+    """Weighed loss and amount, each one number or one for each shard, summed over all ranks, on their way to the host.
+    """
 
     def __init__(self, group: Group, totals: torch.Tensor) -> None:
         self._group = group
@@ -96,11 +107,11 @@ class Reading:
         """Both, as numbers; waits where they are not here yet."""
         with self._group.explained("the reduction of the loss"):
             loss, amount = self._copy.read() if self._copy else self._pending.wait().tolist()
-        return loss, amount
+        return (math.fsum(loss), math.fsum(amount)) if isinstance(loss, list) else (loss, amount)
 
 
 class HostCopy:
-    """The numbers of a 1-dim device tensor, copied to the host behind the work that is under way."""
+    """The numbers of a device tensor, copied to the host behind the work that is under way."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -111,7 +122,7 @@ class HostCopy:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
-    def read(self) -> list[float]:
+    def read(self) -> Any:
         if self._event is not None:
             self._event.synchronize()
         return self._numbers.tolist()

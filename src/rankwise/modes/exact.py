@@ -1,0 +1,170 @@
+"""Exact mode: the same bits on every number of ranks, for what is computed and added up does not depend on it.
+
+A global batch is cut into virtual shards, the same on any number of ranks; a rank computes some of them, one after the
+other, and their gradients are summed so that neither order nor grouping matters. EasyScale (Li et al., SC '23) and
+VirtualFlow (Or, Zhang and Freedman, MLSys '22) separate the training from its devices in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from rankwise.errors import MisuseError, UsageError
+from rankwise.group import Group
+from rankwise.microbatch import MicroBatch
+from rankwise.modes.agreement import equalise, require_same_module
+from rankwise.modes.batchnorm import spread_batchnorm
+from rankwise.modes.inplace import put_in_front
+from rankwise.modes.norows import StandIn, TakesNoRows
+from rankwise.modes.options import PrepareOptions
+from rankwise.modes.sameness import Determinism, differences, facts, require_same
+from rankwise.modes.shardbuffers import ShardBuffers
+from rankwise.modes.single import Single
+from rankwise.orderfree.shardsum import ShardSum
+
+_MOST_NAMED = 3
+
+
+class Exact(Single):
+    """Every rank holds a replica of each module, and computes its shards one by one."""
+
+    def __init__(self, *, group: Group, shards: int, name: str, amp: str = "no") -> None:
+        super().__init__(group=group, amp=amp)
+        self.name = name
+        self.averaged_over = 1
+        if group.device.type == "mps":
+            raise UsageError(f"--exact is {shards} on a device of kind mps.", "Its sums need float64, which mps lacks.",
+                             "Give --accelerator cpu, or leave --exact out.")
+        require_same(group)
+        self._shards = shards
+        self._determinism = Determinism()
+        self._parameters: dict[nn.Parameter, str] = {}
+        self._buffers: list[ShardBuffers] = []
+        self._stand_in = StandIn()
+        self._sum: ShardSum | None = None
+        self._share: MicroBatch | None = None
+        self._is_complete = True
+        self._told = False
+
+    def _replicate(self, module: nn.Module, options: PrepareOptions) -> None:
+        if options.sync_batchnorm or any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+            raise MisuseError("A synchronised BatchNorm was prepared in exact mode.",
+                              "Exact mode computes the shards of a batch one by one, so BatchNorm takes each shard's "
+                              "own statistics.", "Leave sync_batchnorm out, or leave --exact out.")
+        require_same_module(module, self._group)
+        equalise(module, self._group)
+        if not isinstance(module, AveragedModel):   # that follows the weights
+            spread_batchnorm(module, self._group, self._stand_in, synchronised=False)
+            self._buffers.append(ShardBuffers(module))
+            for name, parameter in module.named_parameters():
+                self._parameters.setdefault(parameter, name)
+            self._sum = None
+        put_in_front(TakesNoRows, module, _stand_in=self._stand_in)
+
+    def require_known_parameters(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        for optimizer in optimizers:
+            if any(parameter not in self._parameters for group in optimizer.param_groups
+                   for parameter in group["params"]):
+                raise MisuseError(f"A {type(optimizer).__name__} holds parameters of no prepared module.",
+                                  "Exact mode sums the gradients of prepared modules alone.",
+                                  "Call run.prepare(module) before the optimizer is built from module.parameters().")
+
+    # A step
+
+    def expect(self, micro_batch: MicroBatch) -> None:
+        super().expect(micro_batch)
+        for buffers in self._buffers:
+            buffers.begin_step() if micro_batch.is_first else buffers.restore()
+        if micro_batch.is_first and self._sum is not None:
+            self._sum.clear()   # of a step that was broken off
+        self._share, self._is_complete = micro_batch, False
+
+    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
+                 amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
+        if self._share is None or (micro_batch.rows > 0 and micro_batch.shard is None):
+            raise MisuseError("A loss was given in exact mode whose rows come from no loader of this run.",
+                              "Exact mode must know which virtual shard they are.", "Take the batches from run.loader.")
+        if self._is_complete:
+            raise MisuseError("A backward pass came after an update in one loop body, in exact mode.",
+                              "The number of ranks decides which shards of the step would see the new weights.",
+                              "Call run.backward for each loss first, then run.update([first, second]) once.")
+        return super().reducing(loss, micro_batch, amount)
+
+    def complete(self, *, is_last: bool) -> list[str]:
+        """Put this shard's gradients away; with the last, put the sums in their place."""
+        if self._is_complete or self._share is None:
+            return []
+        self._is_complete = True
+        with torch.no_grad():
+            self._add(self._share)
+            return self._take_sums() if is_last else []
+
+    def _add(self, share: MicroBatch) -> None:
+        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        if share.rows == 0:
+            return
+        if share.shard == 0:
+            for buffers in self._buffers:
+                buffers.keep_others()
+        changes = [each for buffers in self._buffers for each in buffers.changes(share.rows / share.global_rows)]
+        self._sums().add([*gradients, *changes])
+
+    def _sums(self) -> ShardSum:
+        if self._sum is None:
+            statistics = [each for buffers in self._buffers for each in buffers.averaged]
+            self._sum = ShardSum(self._group, self._shards, [*self._parameters, *statistics])
+        return self._sum
+
+    def _take_sums(self) -> list[str]:
+        whole = self._sums()
+        sums = whole.total()
+        for parameter, gradient in zip(self._parameters, sums, strict=False):
+            parameter.grad = gradient
+        changes = iter(sums[len(self._parameters):])
+        for buffers in self._buffers:
+            buffers.move([next(changes) for _ in buffers.averaged])
+        self._spread_others()
+        return self._odd_gradients(whole.odd)
+
+    def _spread_others(self) -> None:
+        """What the first shard, which is rank 0's, made of other buffers."""
+        changed = torch.tensor([is_changed for buffers in self._buffers for is_changed in buffers.others_changed()],
+                               dtype=torch.int32, device=self._group.device)
+        if len(changed):
+            flags = iter(self._group.broadcast(changed).tolist())
+            for buffers in self._buffers:
+                buffers.take([self._group.broadcast(value()) if next(flags) else None for value in buffers.others()])
+
+    def _odd_gradients(self, odd: Sequence[int]) -> list[str]:
+        """A line at the first gradient that is not finite; with fp16 that is part of the search for a scale."""
+        names = list(self._parameters.values())
+        found = [names[index] for index in odd if index < len(names)]
+        if not found or self._told or self._amp == "fp16":
+            return []
+        self._told = True
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        return [f"the gradient of {', '.join(found[:_MOST_NAMED])}{more} is not finite"]
+
+    # Checkpoints
+
+    def layout(self) -> dict[str, Any]:
+        return {"world_size": self._group.size, "virtual shards": self._shards, **facts(self._group.device)}
+
+    def resumed(self, layout: Mapping[str, Any]) -> list[str]:
+        now = {"virtual shards": str(self._shards), **facts(self._group.device)}
+        told = differences({name: str(layout.get(name)) for name in now}, now)
+        return [f"From here on the bits may differ from those of the run before: {'; '.join(told)}."] if told else []
+
+    def close(self) -> None:
+        self._determinism.end()
+        self._parameters.clear()
+        self._buffers.clear()
+        super().close()
