@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +130,46 @@ def branches_that_are_fine(group: Group) -> list[float]:
 def test_branches_by_rank_are_fine() -> None:
     """The same collective from the two branches of an `if` is no fault, in whatever order it repeats."""
     assert told(branches_that_are_fine, 3) == ["", "", ""]
+
+
+def from_two_places(group: Group) -> list[str]:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())   # type: ignore[method-assign]
+    logger = logging.getLogger("rankwise")
+    logger.addHandler(handler)
+    with compared(LIMIT_SECONDS):
+        for _ in range(2):
+            if group.rank == 0:
+                dist.all_reduce(torch.ones(1))
+            else:
+                dist.all_reduce(torch.zeros(1))   # of the others
+    logger.removeHandler(handler)
+    return said
+
+
+def test_places_whose_values_are_mixed_are_told_once() -> None:
+    """What may be meant and may be a fault is said by rank 0, with both places, and goes on."""
+    first, second = run_groups(from_two_places, 2)
+    assert second == []
+    require(first, "collective 1: rank 0 calls all_reduce", line(from_two_places, "# of the others"))
+    assert len(first) == 1
+
+
+def within_a_part(group: Group) -> None:
+    ends = dist.new_group([0, 2])
+    if group.rank != 1:
+        dist.all_reduce(torch.ones(1), group=ends)
+        dist.broadcast(torch.ones(1), group_src=1, group=ends)
+        dist.all_reduce(torch.ones(1 + group.rank), group=ends)
+
+
+def test_a_group_of_some_ranks() -> None:
+    """Calls are counted and compared in each group by itself, and ranks are named by their number in the world."""
+    first, other, last = told(within_a_part, 3)
+    assert other == ""
+    require([first, last], "Ranks 0 and 2 call different things as collective 3 of the group of ranks 0 and 2",
+            "float32 [1]", "float32 [3]")
 
 
 def another_operation(group: Group) -> None:
@@ -362,14 +403,14 @@ if __name__ == "__main__":
 """
 
 
-def ended(folder: Path, script: str, *command: str) -> Ended:
+def ended(folder: Path, script: str, *command: str, **variables: str) -> Ended:
     (folder / "train.py").write_text(script)
-    return run(command, folder)
+    return run(command, folder, **variables)
 
 
 def test_a_plain_script(tmp_path: Path) -> None:
-    """`rankwise run --debug` finds the swap in a script without rankwise; without it the run ends well, and wrongly."""
-    silent = ended(tmp_path, PLAIN, *RANKWISE, "run", "train.py", "--devices", "2")
+    """`rankwise run --debug` finds a swap in a script without rankwise; with torch's check it ends well, wrongly."""
+    silent = ended(tmp_path, PLAIN, *RANKWISE, "run", "train.py", "--devices", "2", TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert (silent.code, silent.out) == (0, "1.25 1.25\n"), silent.text
     loud = ended(tmp_path, PLAIN, *RANKWISE, "run", "train.py", "--devices", "2", "--debug")
     assert loud.code == 1

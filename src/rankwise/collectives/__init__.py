@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 import threading
 import weakref
@@ -57,7 +58,8 @@ class Watch:
     def __init__(self, limit_seconds: float) -> None:
         self._limit_seconds = limit_seconds
         self._conversations: weakref.WeakKeyDictionary[dist.ProcessGroup, Conversation] = weakref.WeakKeyDictionary()
-        self._stores: list[dist.Store] = []   # one for each default group that there was
+        self._store: dist.Store | None = None   # of the default group, which may be another one later
+        self._numbers = itertools.count()
         self._default: weakref.ref[dist.ProcessGroup] | None = None
         self._here = threading.local()
         self._joined = 0
@@ -95,10 +97,10 @@ class Watch:
 
     def ended(self, how: str) -> None:
         """Tell ranks that wait for this one that it will not come."""
-        for store in self._stores:
+        if self._store is not None:
             with contextlib.suppress(RuntimeError):   # its process may have ended first
-                store.set(f"ended/{self._rank}", how)
-        self._stores.clear()
+                self._store.set(f"ended/{self._rank}", how)
+            self._store = None
 
     # Comparing
 
@@ -115,11 +117,12 @@ class Watch:
         assert default is not None
         if self._default is None or self._default() is not default:
             self._default, self._rank = weakref.ref(default), dist.get_rank()
-            prefix = f"rankwise/collectives/{len(self._stores)}"
-            self._stores.append(dist.PrefixStore(prefix, distributed_c10d._get_default_store()))
+            prefix = f"rankwise/collectives/{next(self._numbers)}"
+            self._store = dist.PrefixStore(prefix, distributed_c10d._get_default_store())
         if group not in self._conversations:
+            assert self._store is not None
             name = "default" if group is default else f"group/{group.group_name}"
-            self._conversations[group] = Conversation(self._stores[-1], name, dist.get_process_group_ranks(group),
+            self._conversations[group] = Conversation(self._store, name, dist.get_process_group_ranks(group),
                                                       self._rank, self._limit_seconds)
         return self._conversations[group]
 
