@@ -20,8 +20,9 @@ from launches import RANKWISE, TORCHRUN, Ended, run
 from ranks import run_groups
 from rankwise.collectives import compared
 from rankwise.collectives.calls import Call, call_of
-from rankwise.errors import RankwiseError
+from rankwise.errors import RankwiseError, UsageError
 from rankwise.group import Group
+from rankwise.settings import Settings
 
 LIMIT_SECONDS = 3.0
 
@@ -357,6 +358,12 @@ def test_a_wrong_call_is_left_to_torch() -> None:
         dist.all_reduce(torch.ones(1), no_such=1)   # type: ignore[call-arg]
     with pytest.raises(TypeError):
         call_of("all_reduce", dist.all_reduce, (), {"no_such": 1}, None)   # type: ignore[arg-type]
+
+
+def test_debug_is_on_or_off() -> None:
+    """A value that is neither is refused."""
+    with pytest.raises(UsageError, match="--debug is 'yes'"):
+        Settings(debug="yes")   # type: ignore[arg-type]
 
 
 # Whole runs
