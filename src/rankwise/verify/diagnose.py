@@ -19,7 +19,8 @@ def findings(reference: Evidence, other: Evidence, comparison: Comparison, toler
         found += _learning_rate(reference, other, comparison)
         found += _settings(reference, other)
         found += _initial(reference, other)
-        if comparison.samples is not None:
+        if comparison.samples == 1 or (comparison.samples and not {"unequal_steps", "stuck", "collectives"} & {
+                finding.code for finding in found}):   # ranks that are not in the same step have other samples
             found.append(samples.finding(reference, other, comparison.samples))
         if comparison.first is not None and not found:
             found += _loss(reference, other, comparison.first, tolerance)
@@ -90,6 +91,21 @@ def _loss(reference: Evidence, other: Evidence, step: int, tolerance: Tolerance)
                           cause="Gradients are summed over the ranks where their mean is meant, or the loss is divided "
                                 "once too often.")
             return
+
+
+def loss_weights(other: Evidence, expected: float, step: int) -> Finding | None:
+    """What may be where nothing else explains another loss of the same samples: losses with denominators of their own."""
+    local = [[loss for _, loss in each.losses] for each in other.at(step)]
+    if len(local) < 2 or any(len(losses) != 1 for losses in local):
+        return None
+    losses = [losses[0] for losses in local]
+    if not min(losses) < expected < max(losses):
+        return None
+    return Finding(code="loss_weights", step=step, seen=f"In step {step} the ranks' losses were "
+                   f"{', '.join(f'{loss:.6g}' for loss in losses)}, together {other.loss(step):.6g}; the reference's "
+                   f"{expected:.6g} lies between them.",
+                   cause="No other cause was found, and a mean with other weights than the rows would give that: a "
+                         "loss over tokens, masked targets or weighted classes.")
 
 
 def _listed(rates: object) -> str:

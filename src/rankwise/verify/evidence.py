@@ -22,18 +22,19 @@ class Step:
     """One update on one rank, and what led to it since the one before."""
 
     gradient_norm: float
-    gradients: Mapping[str, tuple[float, str]] = field(default_factory=dict)   # name -> norm, hash of the bits
-    losses: Sequence[float] = ()                                              # each times its backward's seed
+    gradients: Mapping[str, Sequence[Any]] = field(default_factory=dict)   # name -> norm, hash of the bits
+    losses: Sequence[Sequence[float]] = ()     # of each backward pass: the loss times its seed, and the loss itself
     lr: Sequence[float] = ()
-    rows: Mapping[str, Sequence[str]] = field(default_factory=dict)            # module -> a hash a sample
-    clips: Sequence[Sequence[float]] = ()                                      # total norm, bound
+    rows: Mapping[str, Sequence[str]] = field(default_factory=dict)        # module -> a hash a sample
+    clips: Sequence[Sequence[float]] = ()      # total norm, bound
     plateaus: Sequence[float] = ()
     settings: Sequence[Mapping[str, Any]] = ()
     optimizer: int = 0
 
     @property
     def loss(self) -> float:
-        return math.fsum(self.losses) if all(map(math.isfinite, self.losses)) else math.nan
+        parts = [part for part, _ in self.losses]
+        return math.fsum(parts) if all(map(math.isfinite, parts)) else math.nan
 
     @property
     def samples(self) -> Counter[str]:

@@ -71,8 +71,12 @@ def _of_layers(reference: Evidence) -> list[str]:
 
 
 def explain(found: Sequence[Finding], wanted: Sequence[tuple[str, ...]], attempt: Try, layout: str,
-            first: tuple[int | None, str | None]) -> tuple[list[Finding], list[Experiment]]:
-    """The findings of a layout, with what the experiments add; `first` is the first step and tensor that differ."""
+            first: tuple[int | None, str | None],
+            otherwise: Finding | None) -> tuple[list[Finding], list[Experiment]]:
+    """The findings of a layout, with what the experiments add.
+
+    `first` is the first step and tensor that differ, `otherwise` what may be the cause where no experiment shows one.
+    """
     done: list[Experiment] = []
     for each in wanted:
         done.append(attempt(each, not set(each) & set(_ONLY_IN_THE_LAYOUT)))
@@ -84,6 +88,8 @@ def explain(found: Sequence[Finding], wanted: Sequence[tuple[str, ...]], attempt
     if cause is not None:
         return [replace(found[0], cause=f"{found[0].cause} By experiment: with {cause.name} the difference vanishes."),
                 *found[1:]], done
+    if not found and otherwise is not None:
+        return [replace(otherwise, layout=layout)], done
     if not found:
         tried = ", ".join(each.name for each in done) or "nothing could be changed from outside"
         return [Finding(code="unexplained", layout=layout, step=first[0], tensor=first[1], seen=_seen(first),

@@ -10,6 +10,8 @@ REMEDIES = {
                      "DistributedSampler, or `with Join([model])`.",
     "stuck": "See that every rank comes to the same collectives in the same order, and to the same number of backward "
              "passes; `rankwise run --debug` names the call that differs.",
+    "collectives": "Let every rank call the same collectives in the same order: sort what is iterated over, and let no "
+                   "branch before them depend on the rank or its data.",
     "no_movement": "See that the loss depends on the weights, that optimizer.step() is called, and that the learning "
                    "rate is not 0.",
     "unseeded": "Seed what draws the weights, the order and the augmentation: torch.manual_seed(seed) on every rank, "

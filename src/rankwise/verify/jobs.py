@@ -30,7 +30,7 @@ class Jobs:
                  patience_seconds: float, folder: Path) -> None:
         self._job = Job(script=None if target.module else str(target.path), module=target.module,
                         argv=[str(target.path), *arguments], has_terminal=False)
-        self._settings = settings.having(log_every=1, name=None, resume=None, timeout=patience_seconds,
+        self._settings = settings.having(log_every=1, debug=True, timeout=patience_seconds,
                                          threads=settings.threads or 1, runs=str(folder / "runs"))
         self._steps, self._patience_seconds, self._folder = steps, patience_seconds, folder
         self._numbers = itertools.count(1)

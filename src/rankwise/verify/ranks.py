@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,9 @@ def findings(evidence: Evidence) -> list[Finding]:
     if not evidence.steps:
         return ends
     checks: list[Callable[[Evidence], Iterator[Finding]]] = [_start, _rates, _settings, _weights, _clips, _buffers]
-    return ends + [found for check in checks for found in check(evidence)]
+    found = ends + [finding for check in checks for finding in check(evidence)]
+    explained = {finding.code for finding in found} & {"learning_rate_on_ranks", "settings", "collectives"}
+    return [finding for finding in found if not (explained and finding.code == "weights_part")]
 
 
 def _ends(evidence: Evidence) -> Iterator[Finding]:
@@ -31,7 +34,11 @@ def _ends(evidence: Evidence) -> Iterator[Finding]:
     if evidence.ended_well and not behind:
         return
     stuck = [rank for rank in evidence.ranks if rank.how == "stuck"]
-    if early and (behind or len(early) < len(made)):
+    compared = next((rank.error for rank in evidence.ranks if re.match(r"Ranks \d+ and \d+ call ", rank.error)), None)
+    if compared is not None:
+        yield Finding(code="collectives", step=min(made.values()) + 1, cause="The ranks call different collectives, or "
+                      "the same ones in another order.", seen=compared.rpartition("\n")[0])
+    elif early and (behind or len(early) < len(made)):
         yield Finding(code="unequal_steps", seen=f"{told}.", ranks=early, step=min(made.values()),
                       cause=f"{_listed(early)} had no more batches while others went on and waited for it.")
     elif stuck:

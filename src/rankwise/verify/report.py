@@ -22,7 +22,7 @@ def show(console: Console, result: Result) -> None:
     table.add_row("single on 1", "reference", str(result.reference.steps))
     table.add_row("  run again", *_numbers(result.rerun))
     if result.nudged is not None:
-        table.add_row("  rounded", *_numbers(result.nudged, verdict="sets the limit"))
+        table.add_row("  rounded", *_numbers(result.nudged))
     for verdict in result.verdicts:
         table.add_row(str(verdict.layout), *_numbers(verdict.comparison, verdict=_word(verdict)))
     console.print(table)
@@ -55,7 +55,8 @@ def _limit(result: Result) -> str:
     allowed = result.tolerance.at(max(1, result.reference.steps))
     if allowed == 0:
         return "Largest relative differences; the same bits are asked for."
-    return f"Largest relative differences; allowed after {result.reference.steps} steps: {allowed:.1e}."
+    return (f"Largest relative differences; allowed after {result.reference.steps} steps: {allowed:.1e}.\n"
+            "`rounded` is the reference from weights that are moved by one rounding each.")
 
 
 def findings_of(result: Result) -> list[Finding]:

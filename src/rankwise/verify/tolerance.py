@@ -15,6 +15,7 @@ from dataclasses import dataclass
 _ROUNDINGS = 8.0     # of one sum of one row; sums within layers come on top of that over rows
 _FEWEST_ROWS = 64
 _OF_THE_MEASURED = 16.0   # a layout rounds in each step, the moved weights were rounded once
+_LIMIT = 0.05             # what differs by more is not called the same, however sensitive the training is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,4 +33,4 @@ class Tolerance:
             return self.fixed
         rounding = _ROUNDINGS * self.epsilon * math.sqrt(max(self.rows, _FEWEST_ROWS)) * step
         seen = self.measured[:step]
-        return max(rounding, _OF_THE_MEASURED * seen[-1] if seen else 0.0)
+        return min(max(rounding, _OF_THE_MEASURED * seen[-1] if seen else 0.0), _LIMIT)

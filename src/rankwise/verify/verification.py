@@ -84,7 +84,8 @@ def verify(jobs: Runs, layouts: Sequence[Layout], tell: Callable[[str, int], Non
     if tolerance is None:
         moved = jobs.run(REFERENCE, _telling(tell, "the reference, rounded"), changes=(*base, changes.NUDGED))
         nudged = compare(reference, moved, bare)
-        bare = replace(bare, measured=_measured(nudged))
+        if nudged.samples is None:   # else something is not seeded even so
+            bare = replace(bare, measured=_measured(nudged))
     verdicts = [_verdict(jobs, layout, reference, bare, base, tell) for layout in layouts]
     result = Result(reference=reference, tolerance=bare, rerun=noise, nudged=nudged, verdicts=verdicts, findings=found)
     return _explained(jobs, result, base, tell) if explain else result
@@ -180,5 +181,8 @@ def _experiments(jobs: Runs, result: Result, verdict: Verdict, base: tuple[str, 
                           left=again.findings)
 
     wanted = experiments.suspects(result.reference, verdict.findings, result.tolerance, base)
-    return experiments.explain(verdict.findings, wanted, attempt, str(layout),
-                               (comparison.first, comparison.first_gradient))
+    step = comparison.first
+    otherwise = (diagnose.loss_weights(verdict.evidence, result.reference.loss(step), step)
+                 if step and comparison.samples is None else None)
+    return experiments.explain(verdict.findings, wanted, attempt, str(layout), (step, comparison.first_gradient),
+                               otherwise)

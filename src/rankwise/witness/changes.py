@@ -91,6 +91,8 @@ class Changes:
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(replaced(torch, "seed", lambda _: torch.initial_seed))
+            stack.enter_context(replaced(torch, "Generator", lambda _: _generators_seeded(self._plan.seed)))
+            stack.enter_context(replaced(np.random, "default_rng", wrap))
             for owner, name in ((torch, "manual_seed"), (torch.random, "manual_seed"), (random, "seed"),
                                 (np.random, "seed")):
                 getattr(owner, name)(self._plan.seed)
@@ -137,6 +139,22 @@ def _nudged(name: str, parameter: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(int(seen.content(parameter)[:12], 16))
     signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
     return parameter * (1 + signs * torch.finfo(parameter.dtype).eps)
+
+
+def _generators_seeded(seed: int) -> type[torch.Generator]:
+    """A kind of generator that has one seed only."""
+    class Seeded(torch.Generator):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().manual_seed(seed)
+
+        def manual_seed(self, _: int) -> Any:
+            return super().manual_seed(seed)
+
+        def seed(self) -> int:
+            super().manual_seed(seed)
+            return seed
+
+    return Seeded
 
 
 def _samples_seeded(seed: int) -> AbstractContextManager[None]:

@@ -47,7 +47,8 @@ def listening(observer: Observer) -> Iterator[None]:
 def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
     """A block in which the function `owner.name` is `wrap` of it."""
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(wrap(original)))
+    new = wrap(original)
+    setattr(owner, name, new if isinstance(new, type) else functools.wraps(original)(new))
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ class Watch:
 
     def _clear(self) -> None:
         """What is seen from one step to the next."""
-        self._losses: list[float] = []
+        self._losses: list[list[float]] = []
         self._rows: dict[str, list[str]] = {}
         self._clips: list[list[float]] = []
         self._plateaus: list[float] = []
@@ -93,11 +93,12 @@ class Watch:
         return self._changes.inputs(args, kwargs)
 
     def before_backward(self, outputs: Any, seeds: Any) -> None:
-        """A loss's part in what the ranks minimise: itself, times what its backward pass begins with."""
+        """A loss's part in what the ranks minimise (itself, times what its backward pass begins with), and itself."""
         if isinstance(outputs, torch.Tensor) and outputs.grad_fn is not None:
             seed = seeds if isinstance(seeds, torch.Tensor) else torch.ones_like(outputs)
-            part = outputs.detach().double() * seed.detach().double()
-            self._losses.append(float(torch.where(seed == 0, 0.0, part).sum()))
+            loss = outputs.detach().double()
+            part = torch.where(seed == 0, 0.0, loss * seed.detach().double())
+            self._losses.append([float(part.sum()), float(loss.sum())])
 
     def clipped(self, total_norm: Any, max_norm: Any) -> None:
         self._clips.append([float(total_norm), float(max_norm)])
