@@ -77,7 +77,7 @@ def _verify(
             result = verify(jobs, chosen, progress.tell, tolerance=0.0 if exact is not None else tolerance,
                             explain=explain)
     _print(result, as_json=as_json)
-    return 0 if result.is_same else 1
+    return result.exit_code
 
 
 def _print(result: Result, *, as_json: bool) -> None:

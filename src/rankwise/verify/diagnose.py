@@ -94,7 +94,7 @@ def _loss(reference: Evidence, other: Evidence, step: int, tolerance: Tolerance)
 
 
 def loss_weights(other: Evidence, expected: float, step: int) -> Finding | None:
-    """What may be where nothing else explains another loss of the same samples: losses with denominators of their own."""
+    """Where nothing else explains another loss of the same samples: the losses may have denominators of their own."""
     local = [[loss for _, loss in each.losses] for each in other.at(step)]
     if len(local) < 2 or any(len(losses) != 1 for losses in local):
         return None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from rankwise.witness.indices import INDICES
 from rankwise.witness.plan import record_file, tensor_file
 from rankwise.witness.record import END, ENOUGH
 
@@ -61,6 +62,8 @@ class Rank:
     error: str = ""
     layers: Mapping[str, int] = field(default_factory=dict)
     noticed: Sequence[str] = ()
+    begun: bool = True          # whether the step after the last one was begun
+    reads_indices: bool = False # whether the data comes through torch's DataLoader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +143,7 @@ def _rank(record: list[dict[str, Any]]) -> Rank:
     settings: dict[int, Any] = {}
     layers: dict[str, int] = {}
     end: dict[str, Any] = {"how": "vanished"}
+    reads_indices = any(entry["kind"] == INDICES for entry in record)
     for entry in record:
         kind = entry.pop("kind")
         if kind == "step":
@@ -153,7 +157,8 @@ def _rank(record: list[dict[str, Any]]) -> Rank:
         elif kind == END:
             end = entry
     return Rank(steps=steps, states=states, layers=layers, how=end["how"], where=end.get("where", ""),
-                error=end.get("error", ""), noticed=end.get("noticed", ()))
+                error=end.get("error", ""), noticed=end.get("noticed", ()), begun=end.get("begun", True),
+                reads_indices=reads_indices)
 
 
 def _tensors(folder: Path, moment: str) -> dict[str, torch.Tensor]:

@@ -49,8 +49,13 @@ def suspects(reference: Evidence, found: Sequence[Finding], tolerance: Tolerance
              base: Sequence[str]) -> list[tuple[str, ...]]:
     """What to change, one after the other, until the difference vanishes."""
     codes = {finding.code for finding in found}
-    if codes & set(_OF_SAMPLES):
-        chosen = [changes.EQUAL_SEEDS, changes.SEEDED_SAMPLES, changes.REFERENCE_ORDER]
+    by_index = all(rank.reads_indices for rank in reference.ranks)   # else the order cannot be set from outside
+    if codes & {"unequal_steps", "stuck", "collectives", "could_not_run", "not_reduced", "not_reduced_partly"}:
+        chosen = []
+    elif codes & {"samples_overlap", "samples_changed", "samples_order"}:
+        chosen = [changes.EQUAL_SEEDS, *[changes.SEEDED_SAMPLES, changes.REFERENCE_ORDER] * by_index]
+    elif codes & set(_OF_SAMPLES):
+        chosen = [changes.REFERENCE_ORDER] * by_index
     elif codes & {"initial_weights", "weights_differ_at_start"}:
         chosen = [changes.EQUAL_WEIGHTS]
     elif not codes or codes <= {"buffers_part", "loss_weights"}:
@@ -85,6 +90,9 @@ def explain(found: Sequence[Finding], wanted: Sequence[tuple[str, ...]], attempt
     cause = next((each for each in done if each.vanished), None)
     if cause is not None and (not found or "batchnorm" in _codes_of(cause)):
         return [_by(cause, layout, first, found)], done
+    if cause is not None and cause.changes == (changes.SEEDED_SAMPLES,):
+        return [replace(found[0], code="augmentation", cause="Augmentation or noise is drawn by rank or by worker. "
+                        f"By experiment: with {cause.name} the difference vanishes.")], done
     if cause is not None:
         return [replace(found[0], cause=f"{found[0].cause} By experiment: with {cause.name} the difference vanishes."),
                 *found[1:]], done

@@ -19,6 +19,8 @@ from rankwise.verify.evidence import Evidence, read, steps_made
 from rankwise.verify.layouts import Layout
 from rankwise.witness.plan import Plan
 
+_LATER_SECONDS = 15.0   # the witness in a rank that waits speaks first, for it can say where the rank is
+
 Tell = Callable[[int], None]
 """Is told how many steps a job has made."""
 
@@ -30,7 +32,7 @@ class Jobs:
                  patience_seconds: float, folder: Path) -> None:
         self._job = Job(script=None if target.module else str(target.path), module=target.module,
                         argv=[str(target.path), *arguments], has_terminal=False)
-        self._settings = settings.having(log_every=1, debug=True, timeout=patience_seconds,
+        self._settings = settings.having(log_every=1, debug=True, timeout=patience_seconds + _LATER_SECONDS,
                                          threads=settings.threads or 1, runs=str(folder / "runs"))
         self._steps, self._patience_seconds, self._folder = steps, patience_seconds, folder
         self._numbers = itertools.count(1)

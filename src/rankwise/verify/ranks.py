@@ -35,7 +35,12 @@ def _ends(evidence: Evidence) -> Iterator[Finding]:
         return
     stuck = [rank for rank in evidence.ranks if rank.how == "stuck"]
     compared = next((rank.error for rank in evidence.ranks if re.match(r"Ranks \d+ and \d+ call ", rank.error)), None)
-    if compared is not None:
+    left = tuple(rank for rank, each in enumerate(evidence.ranks) if not each.begun)
+    if compared is not None and 0 < len(left) < len(made):
+        yield Finding(code="unequal_steps", seen=f"{told}.\n  {compared.rpartition(chr(10))[0]}", ranks=left,
+                      step=min(made.values()) + 1, cause=f"{_listed(left)} left the loop, while others began a step "
+                      "more.")
+    elif compared is not None:
         yield Finding(code="collectives", step=min(made.values()) + 1, cause="The ranks call different collectives, or "
                       "the same ones in another order.", seen=compared.rpartition("\n")[0])
     elif early and (behind or len(early) < len(made)):

@@ -46,17 +46,17 @@ def _number(value: float) -> str:
 
 
 def _word(verdict: Verdict) -> str:
-    if any(finding.code == "could_not_run" for finding in verdict.findings):
-        return "did not run"
-    return "the same" if verdict.is_same else "differs"
+    return "the same" if verdict.is_same else "differs" if verdict.ran else "did not run"
 
 
 def _limit(result: Result) -> str:
     allowed = result.tolerance.at(max(1, result.reference.steps))
     if allowed == 0:
         return "Largest relative differences; the same bits are asked for."
-    return (f"Largest relative differences; allowed after {result.reference.steps} steps: {allowed:.1e}.\n"
-            "`rounded` is the reference from weights that are moved by one rounding each.")
+    said = f"Largest relative differences; allowed after {result.reference.steps} steps: {allowed:.1e}."
+    if result.nudged is not None:
+        said += "\n`rounded` is the reference from weights that are moved by one rounding each."
+    return said
 
 
 def findings_of(result: Result) -> list[Finding]:
@@ -68,7 +68,8 @@ def findings_of(result: Result) -> list[Finding]:
 def _tell(console: Console, finding: Finding) -> None:
     console.print(f"\n{finding.layout}: {finding.code}", highlight=False, style="bold")
     for name, text in (("seen", finding.seen), ("cause", finding.cause), ("remedy", finding.remedy)):
-        console.print(f"  {name + ':':<8}{text}", highlight=False, markup=False)
+        indented = text.replace("\n", "\n          ")
+        console.print(f"  {name + ':':<8}{indented}", highlight=False, markup=False)
 
 
 def notes(result: Result) -> list[str]:
@@ -86,13 +87,13 @@ def notes(result: Result) -> list[str]:
 def _conclusion(result: Result) -> str:
     if result.is_same:
         return f"The same training in {len(result.verdicts) + 1} layouts, over {result.reference.steps} steps."
-    return "Not the same training: see above."
+    return "Not the same training: see above." if result.exit_code == 1 else "A layout did not run: see above."
 
 
 def as_values(result: Result) -> dict[str, Any]:
     """The result for `--json`: numbers, strings and lists."""
     return {
-        "verdict": "same" if result.is_same else "differs",
+        "verdict": ("same", "differs", "could not run")[result.exit_code],
         "steps": result.reference.steps,
         "tolerance": result.tolerance.at(max(1, result.reference.steps)),
         "reference": {"layout": "single on 1", "seconds": round(result.reference.seconds, 2),
@@ -100,7 +101,8 @@ def as_values(result: Result) -> dict[str, Any]:
         "rerun": _values(result.rerun),
         "rounded": _values(result.nudged) if result.nudged is not None else None,
         "layouts": [{"layout": str(each.layout), "mode": each.layout.mode, "devices": each.layout.devices,
-                     "verdict": "same" if each.is_same else "differs", "seconds": round(each.evidence.seconds, 2),
+                     "verdict": "same" if each.is_same else "differs" if each.ran else "could not run",
+                     "seconds": round(each.evidence.seconds, 2),
                      **_values(each.comparison), "findings": _codes(each.findings)} for each in result.verdicts],
         "findings": _codes(findings_of(result)),
         "experiments": [{"change": each.name, "layout": each.layout, "vanished": each.vanished}

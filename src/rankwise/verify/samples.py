@@ -23,7 +23,8 @@ def _why(reference: Evidence, other: Evidence, step: int, per_rank: list[Counter
     expected, found, known = reference.samples(step), other.samples(step), _all(reference)
     more, fewer, world = found - expected, expected - found, len(per_rank)
     if world > 1 and all(rank == expected for rank in per_rank):
-        return "samples_repeated", "Every rank takes the whole batch: the data is not split over the ranks."
+        return "samples_repeated", ("Every rank takes the whole batch: the data is not split over the ranks, and they "
+                                    "do the same work.")
     if found.total() > expected.total() and not fewer and step > 1 and set(more) <= known:
         return "samples_padded", "Samples were repeated to give each rank equally many."
     if _shared(per_rank, expected) or _overlap(reference, other):

@@ -39,6 +39,10 @@ class Verdict:
     def is_same(self) -> bool:
         return not self.findings and self.comparison.is_same and self.evidence.ended_well
 
+    @property
+    def ran(self) -> bool:
+        return not any(finding.code == "could_not_run" for finding in self.findings)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -55,6 +59,14 @@ class Result:
     @property
     def is_same(self) -> bool:
         return not self.findings and all(verdict.is_same for verdict in self.verdicts)
+
+    @property
+    def exit_code(self) -> int:
+        """0 the same training, 1 another one, 2 where a layout did not run and the others are the same."""
+        if self.is_same:
+            return 0
+        differs = self.findings or any(not verdict.is_same and verdict.ran for verdict in self.verdicts)
+        return 1 if differs else 2
 
 
 class CouldNotRunError(RankwiseError):

@@ -150,7 +150,8 @@ class Watch:
         if how in (ENOUGH, "returned") and self._optimizers:
             self._keep("final", {**self._models.parameters(self._optimizers), **self._models.buffers()})
             values["buffers"] = sorted(self._models.buffers())
-        self._record.end(how, steps=self._steps, noticed=self._changes.noticed(), **values)
+        self._record.end(how, steps=self._steps, noticed=self._changes.noticed(),
+                         begun=bool(self._rows or self._losses), **values)
 
     def _lose_patience(self) -> None:
         """In a thread: when no step came for too long, say where this rank waits, and end it."""
