@@ -70,12 +70,17 @@ def _verify(
     chosen = layouts(worlds, modes, exact=exact is not None, uses_rankwise=found.uses_rankwise)
     from rankwise.verify.jobs import Jobs
     from rankwise.verify.progress import Progress
-    from rankwise.verify.verification import verify
+    from rankwise.verify.verification import CouldNotRunError, verify
     with tempfile.TemporaryDirectory(prefix="rankwise-verify-") as folder:
         jobs = Jobs(found, arguments or [], settings, steps=steps, patience_seconds=timeout, folder=Path(folder))
-        with Progress(steps, len(chosen) + 3) as progress:
-            result = verify(jobs, chosen, progress.tell, tolerance=0.0 if exact is not None else tolerance,
-                            explain=explain)
+        try:
+            with Progress(steps, len(chosen) + 3) as progress:
+                result = verify(jobs, chosen, progress.tell, tolerance=0.0 if exact is not None else tolerance,
+                                explain=explain)
+        except CouldNotRunError as error:
+            if as_json:
+                print(json.dumps({"verdict": "could not run", "message": str(error)}, indent=2))
+            raise
     _print(result, as_json=as_json)
     return result.exit_code
 
