@@ -17,7 +17,7 @@ from ranks import run_groups
 from rankwise.data.partition import even_slices
 from rankwise.group import Group
 from rankwise.orderfree.fixedpoint import Grids
-from rankwise.orderfree.shardsum import ShardSum
+from rankwise.orderfree.pipeline import Pipeline
 from rankwise.world import World
 
 Shards = list[list[torch.Tensor | None]]
@@ -30,12 +30,18 @@ def alone() -> Group:
 
 
 def summed(group: Group, shards: Shards, like: list[torch.Tensor]) -> list[torch.Tensor | None]:
-    """What the ranks get of the shards that they own."""
-    whole = ShardSum(group, len(shards), like)
+    """What the ranks get of the shards that they own; odd ranks send what they have of the first bucket early."""
+    whole = Pipeline(group, len(shards), like)
     edges = even_slices(len(shards), group.size)
-    for tensors in shards[edges[group.rank]:edges[group.rank + 1]]:
+    *first, last = shards[edges[group.rank]:edges[group.rank + 1]]
+    for tensors in first:
         whole.add(tensors)
-    return whole.total()
+    if group.rank % 2:
+        whole.send([last[index] for index in whole.buckets[0]])
+        last = [None if index in whole.buckets[0] else tensor for index, tensor in enumerate(last)]
+    sums, _ = whole.total(last)
+    whole.close()
+    return sums
 
 
 def bits(tensor: torch.Tensor | None) -> Any:

@@ -194,7 +194,7 @@ class Run:
         if len(rest) != 1:
             raise MisuseError(f"run.step was given {len(rest)} things after the loss.", "It takes the optimizer there.",
                               "Call run.step(loss, optimizer), or run.step(loss, [first, second]).")
-        self.backward(loss, weight=weight, reduction=reduction)
+        self._backward(loss, self._in_hand.share(None, self.world_size), weight, reduction, update_follows=True)
         return self.update(rest[0], clip_norm=clip_norm)
 
     def backward(self, loss: torch.Tensor, *, weight: Any = None, reduction: str = "mean",
@@ -203,11 +203,14 @@ class Run:
 
         `loader` names the loader that the loss's rows came from, where several are in one loop.
         """
-        share = self._in_hand.share(loader, self.world_size)
+        self._backward(loss, self._in_hand.share(loader, self.world_size), weight, reduction, update_follows=False)
+
+    def _backward(self, loss: torch.Tensor, share: MicroBatch, weight: Any, reduction: str, *,
+                  update_follows: bool) -> None:
         weighed = self._stepper.weigh(loss, share, weight=weight, reduction=reduction)
         guarded = weighed.amount if weighed.may_be_empty else None
         try:
-            with self._mode.reducing(loss, share, guarded):
+            with self._mode.reducing(loss, share, guarded, update_follows=update_follows):
                 loss.backward(weighed.seed)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             self._group.explain(error, "the backward pass")

@@ -70,11 +70,12 @@ class Mode(Protocol):
         """A training body is about to run with this micro-batch."""
         ...
 
-    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
-                 amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
+    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch, amount: torch.Tensor | None = None, *,
+                 update_follows: bool = False) -> AbstractContextManager[None]:
         """The context of a backward pass from `loss`: with the last micro-batch, gradients are averaged in it.
 
         `amount` is given where the loss may have none: a 0-dim tensor, 0 where its gradient must be zero.
+        `update_follows` is for a loss that is known to be the last before the update.
         """
         ...
 

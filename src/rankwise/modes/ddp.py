@@ -64,8 +64,8 @@ class DDP(Single):
         for buffers in self._buffers:
             buffers.equalise(self._rows)
 
-    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
-                 amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
+    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch, amount: torch.Tensor | None = None, *,
+                 update_follows: bool = False) -> AbstractContextManager[None]:
         """Average gradients in this backward where it is the last of a global batch.
 
         Averaging in an earlier micro-batch as well costs time and changes nothing: a mean of equal means is the same.

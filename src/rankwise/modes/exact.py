@@ -19,6 +19,7 @@ from rankwise.errors import MisuseError, UsageError
 from rankwise.group import Group
 from rankwise.microbatch import MicroBatch
 from rankwise.modes.agreement import equalise, require_same_module
+from rankwise.modes.arrivals import Arrivals
 from rankwise.modes.batchnorm import spread_batchnorm
 from rankwise.modes.inplace import put_in_front
 from rankwise.modes.norows import StandIn, TakesNoRows
@@ -26,7 +27,7 @@ from rankwise.modes.options import PrepareOptions
 from rankwise.modes.sameness import Determinism, differences, facts, require_same
 from rankwise.modes.shardbuffers import ShardBuffers
 from rankwise.modes.single import Single
-from rankwise.orderfree.shardsum import ShardSum
+from rankwise.orderfree.pipeline import Pipeline
 
 _MOST_NAMED = 3
 
@@ -45,9 +46,11 @@ class Exact(Single):
         self._shards = shards
         self._determinism = Determinism()
         self._parameters: dict[nn.Parameter, str] = {}
+        self._order: list[nn.Parameter] = []
         self._buffers: list[ShardBuffers] = []
         self._stand_in = StandIn()
-        self._sum: ShardSum | None = None
+        self._pipeline: Pipeline | None = None
+        self._arrivals: Arrivals | None = None
         self._share: MicroBatch | None = None
         self._is_complete = True
         self._told = False
@@ -64,7 +67,7 @@ class Exact(Single):
             self._buffers.append(ShardBuffers(module))
             for name, parameter in module.named_parameters():
                 self._parameters.setdefault(parameter, name)
-            self._sum = None
+            self._lay_out_anew()
         put_in_front(TakesNoRows, module, _stand_in=self._stand_in)
 
     def require_known_parameters(self, optimizers: list[torch.optim.Optimizer]) -> None:
@@ -81,12 +84,12 @@ class Exact(Single):
         super().expect(micro_batch)
         for buffers in self._buffers:
             buffers.begin_step() if micro_batch.is_first else buffers.restore()
-        if micro_batch.is_first and self._sum is not None:
-            self._sum.clear()   # of a step that was broken off
+        if micro_batch.is_first and self._pipeline is not None:
+            self._pipeline.clear()   # of a step that was broken off
         self._share, self._is_complete = micro_batch, False
 
-    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
-                 amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
+    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch, amount: torch.Tensor | None = None, *,
+                 update_follows: bool = False) -> AbstractContextManager[None]:
         if self._share is None or (micro_batch.rows > 0 and micro_batch.shard is None):
             raise MisuseError("A loss was given in exact mode whose rows come from no loader of this run.",
                               "Exact mode must know which virtual shard they are.", "Take the batches from run.loader.")
@@ -94,6 +97,10 @@ class Exact(Single):
             raise MisuseError("A backward pass came after an update in one loop body, in exact mode.",
                               "The number of ranks decides which shards of the step would see the new weights.",
                               "Call run.backward for each loss first, then run.update([first, second]) once.")
+        if update_follows and micro_batch.is_last and micro_batch.rows > 0 and self._group.size > 1:
+            self._lay_out()
+            assert self._arrivals is not None
+            self._arrivals.begin()
         return super().reducing(loss, micro_batch, amount)
 
     def complete(self, *, is_last: bool) -> list[str]:
@@ -101,38 +108,59 @@ class Exact(Single):
         if self._is_complete or self._share is None:
             return []
         self._is_complete = True
+        pipeline = self._lay_out()
         with torch.no_grad():
-            self._add(self._share)
-            return self._take_sums() if is_last else []
+            tensors = self._of_shard(self._share)
+            if is_last:
+                return self._take(*pipeline.total(tensors))
+            pipeline.add(tensors)
+            return []
 
-    def _add(self, share: MicroBatch) -> None:
-        gradients = [parameter.grad for parameter in self._parameters]
-        for parameter in self._parameters:
-            parameter.grad = None
+    def _of_shard(self, share: MicroBatch) -> list[torch.Tensor | None]:
+        """What this shard adds to the sums: gradients, and changes of running statistics."""
+        if self._arrivals is not None:
+            self._arrivals.end()
+        gradients = self._taken(range(len(self._parameters)))
+        statistics = [each for buffers in self._buffers for each in buffers.changes(share.rows / share.global_rows)]
         if share.rows == 0:
-            return
+            return [None] * (len(gradients) + len(statistics))
         if share.shard == 0:
             for buffers in self._buffers:
                 buffers.keep_others()
-        changes = [each for buffers in self._buffers for each in buffers.changes(share.rows / share.global_rows)]
-        self._sums().add([*gradients, *changes])
+        return [*gradients, *statistics]
 
-    def _sums(self) -> ShardSum:
-        if self._sum is None:
+    def _taken(self, indices: Sequence[int]) -> list[torch.Tensor | None]:
+        """The gradients of these parameters, which have none from here on."""
+        taken = []
+        for index in indices:
+            taken.append(self._order[index].grad)
+            self._order[index].grad = None
+        return taken
+
+    def _lay_out(self) -> Pipeline:
+        if self._pipeline is None:
+            self._order = list(reversed(self._parameters))   # as gradients come
             statistics = [each for buffers in self._buffers for each in buffers.averaged]
-            self._sum = ShardSum(self._group, self._shards, [*self._parameters, *statistics])
-        return self._sum
+            pipeline = self._pipeline = Pipeline(self._group, self._shards, [*self._order, *statistics])
+            self._arrivals = Arrivals(self._order, pipeline.buckets, lambda bucket: pipeline.send(self._taken(bucket)))
+        return self._pipeline
 
-    def _take_sums(self) -> list[str]:
-        whole = self._sums()
-        sums = whole.total()
-        for parameter, gradient in zip(self._parameters, sums, strict=False):
+    def _lay_out_anew(self) -> None:
+        """At the next step, for there are other parameters."""
+        if self._arrivals is not None:
+            self._arrivals.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
+        self._pipeline = self._arrivals = None
+
+    def _take(self, sums: Sequence[torch.Tensor | None], odd: Sequence[int]) -> list[str]:
+        for parameter, gradient in zip(self._order, sums, strict=False):
             parameter.grad = gradient
-        changes = iter(sums[len(self._parameters):])
+        changes = iter(sums[len(self._order):])
         for buffers in self._buffers:
             buffers.move([next(changes) for _ in buffers.averaged])
         self._spread_others()
-        return self._odd_gradients(whole.odd)
+        return self._odd_gradients(odd)
 
     def _spread_others(self) -> None:
         """What the first shard, which is rank 0's, made of other buffers."""
@@ -145,8 +173,8 @@ class Exact(Single):
 
     def _odd_gradients(self, odd: Sequence[int]) -> list[str]:
         """A line at the first gradient that is not finite; with fp16 that is part of the search for a scale."""
-        names = list(self._parameters.values())
-        found = [names[index] for index in odd if index < len(names)]
+        found = [self._parameters[self._order[index]] for index in sorted(odd, reverse=True)
+                 if index < len(self._order)]
         if not found or self._told or self._amp == "fp16":
             return []
         self._told = True
@@ -165,6 +193,7 @@ class Exact(Single):
 
     def close(self) -> None:
         self._determinism.end()
+        self._lay_out_anew()
         self._parameters.clear()
         self._buffers.clear()
         super().close()

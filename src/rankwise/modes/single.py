@@ -53,8 +53,8 @@ class Single:
     def expect(self, micro_batch: MicroBatch) -> None:
         self._guard.expect(micro_batch)
 
-    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch,
-                 amount: torch.Tensor | None = None) -> AbstractContextManager[None]:
+    def reducing(self, loss: torch.Tensor, micro_batch: MicroBatch, amount: torch.Tensor | None = None, *,
+                 update_follows: bool = False) -> AbstractContextManager[None]:
         return self._guard.against(amount)
 
     def complete(self, *, is_last: bool) -> list[str]:

@@ -8,34 +8,31 @@ they have more (float32).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from rankwise.group import Group
 from rankwise.orderfree.cargo import Cargo, Segment
 
-_BUCKET_BYTES = 1 << 24
-
 
 def put_together(cargo: Cargo, like: Sequence[torch.Tensor], group: Group) -> list[torch.Tensor | None]:
-    """The sums over the ranks, of the dtypes and shapes of `like`; None where no rank has any. Every rank calls it.
-
-    Some tensors at a time, so that what is on its way takes little memory.
-    """
+    """The sums over the ranks, of the shapes of `like`; None where no rank has any. Every rank calls it."""
     sums: list[torch.Tensor | None] = [None] * len(like)
-    for indices in _buckets([index for index in range(len(like)) if cargo.has(index)], like):
-        for index, total in zip(indices, _bucket(cargo, indices, like, group), strict=True):
+    indices = [index for index in range(len(like)) if cargo.has(index)]
+    if indices:
+        for index, total in zip(indices, _totals(cargo, indices, like, group), strict=True):
             sums[index] = total
     return sums
 
 
-def _bucket(cargo: Cargo, indices: list[int], like: Sequence[torch.Tensor], group: Group) -> list[torch.Tensor]:
+def _totals(cargo: Cargo, indices: list[int], like: Sequence[torch.Tensor], group: Group) -> list[torch.Tensor]:
     sizes = [like[index].numel() for index in indices]
     length = -(-sum(sizes) // group.size)   # of a rank's slice
     slices = [_segments(indices, sizes, rank * length, (rank + 1) * length) for rank in range(group.size)]
     parts = [part for segments in slices for segment in segments for part in cargo.sent(segment)]
-    received = group.swap(torch.cat(parts), [sum(map(cargo.length, segments)) for segments in slices])
+    received = group.swap(torch.cat(parts) if parts else like[indices[0]].new_zeros(0),
+                          [sum(map(cargo.length, segments)) for segments in slices])
     own = slices[group.rank]
     arrived = torch.split(received, [cargo.length(segment) for segment in own], dim=1) if own else ()
     totals = [cargo.total(segment, numbers) for segment, numbers in zip(own, arrived, strict=True)]
@@ -43,21 +40,6 @@ def _bucket(cargo: Cargo, indices: list[int], like: Sequence[torch.Tensor], grou
     whole = group.gather(torch.cat([*totals, padding])).view(-1)
     return [part.view(like[index].shape)
             for index, part in zip(indices, torch.split(whole[:sum(sizes)], sizes), strict=True)]
-
-
-def _buckets(indices: Sequence[int], like: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Consecutive tensors of one dtype, up to some bytes together."""
-    bucket: list[int] = []
-    held = 0
-    for index in indices:
-        tensor = like[index]
-        if bucket and (held + tensor.nbytes > _BUCKET_BYTES or tensor.dtype != like[bucket[0]].dtype):
-            yield bucket
-            bucket, held = [], 0
-        bucket.append(index)
-        held += tensor.nbytes
-    if bucket:
-        yield bucket
 
 
 def _segments(indices: Sequence[int], sizes: Sequence[int], start: int, stop: int) -> list[Segment]:

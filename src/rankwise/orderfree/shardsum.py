@@ -1,4 +1,4 @@
-"""The sum over virtual shards of a list of tensors: a rank adds its shards, one by one, then the ranks add theirs."""
+"""The sum over virtual shards of some tensors: a rank adds its own, one by one, then the ranks put theirs together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankwise.orderfree.planes import ODD, Planes, Term
 
 
 class ShardSum:
-    """Sums of tensors like `like`, over `shards` shards that lie on the ranks of `group` in any way.
+    """Sums of tensors like `like`, all of one dtype, over `shards` shards that lie on the ranks of `group` in any way.
 
     A shard may lack some of the tensors; they count as zeros, and a tensor that every shard lacks has no sum. Where
     each rank has at most one shard it is kept as it is, 4 bytes a float32; else the sum so far is held as integers, 8
@@ -46,7 +46,7 @@ class ShardSum:
             planes.add(term)
 
     def total(self) -> list[torch.Tensor | None]:
-        """The sums over all ranks, the same bits on each, of the dtypes and shapes of `like`; then begin anew.
+        """The sums over all ranks, the same bits on each, of the dtype and shapes of `like`; then begin anew.
 
         Every rank calls it.
         """
