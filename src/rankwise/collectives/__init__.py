@@ -12,6 +12,7 @@ import functools
 import itertools
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rankwise.collectives.calls import COMPARED, Call, call_of, place, signature
 from rankwise.collectives.conversation import Conversation
+
+_SETTLE_SECONDS = 0.1   # a thread of gloo may still let go of its last tensor; the group's end may wait for it for ever
 
 _active: Watch | None = None
 
@@ -159,6 +162,7 @@ class Watch:
             if dist.is_initialized() and group in (None, dist.group.WORLD):
                 where = (place() or ("",))[0]
                 self.ended("it left the process group" + f" at {where}" * bool(where))
+                time.sleep(_SETTLE_SECONDS)
             original(group)
         return destroy_process_group
 

@@ -29,6 +29,7 @@ from rankwise.settings import Settings
 from rankwise.witness import watched
 
 _PR_SET_PDEATHSIG = 1
+_SETTLE_SECONDS = 0.1
 
 
 def main() -> NoReturn:
@@ -128,16 +129,31 @@ def _compared() -> contextlib.AbstractContextManager[None]:
 def execute(job: Job, folder: Path | None = None) -> None:
     """Run a script, a module or a shipped function as `python` would."""
     sys.argv[:] = job.argv
-    if job.script is not None:
-        sys.path[0] = str(Path(job.script).parent)
-        runpy.run_path(job.script, run_name="__main__")
-    elif job.module is not None:
-        sys.path[0] = str(Path.cwd())
-        runpy.run_module(job.module, run_name="__main__", alter_sys=True)
-    else:
-        from rankwise.launcher.shipping import run_shipped
-        assert folder is not None
-        run_shipped(job, folder)
+    left: Any = None
+    try:
+        if job.script is not None:
+            sys.path[0] = str(Path(job.script).parent)
+            left = runpy.run_path(job.script, run_name="__main__")
+        elif job.module is not None:
+            sys.path[0] = str(Path.cwd())
+            left = runpy.run_module(job.module, run_name="__main__", alter_sys=True)
+        else:
+            from rankwise.launcher.shipping import run_shipped
+            assert folder is not None
+            run_shipped(job, folder)
+    finally:
+        _settle()
+        del left
+
+
+def _settle() -> None:
+    """Give gloo a moment before the script's variables go, its DistributedDataParallel and so its process group.
+
+    A thread of gloo may still be letting go of its last tensor, for which it needs Python's lock; and the end of the
+    process group waits for that thread with the lock in hand, for ever. Seen on a machine with too much to do.
+    """
+    if "torch.distributed" in sys.modules:
+        time.sleep(_SETTLE_SECONDS)
 
 
 def leave(code: int) -> NoReturn:
