@@ -9,37 +9,45 @@ they have more (float32).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
 from rankwise.group import Group
 from rankwise.orderfree.cargo import Cargo, Segment
 
+_ELEMENTS_AT_ONCE = 1 << 20   # bounds what is in memory on its way
+
 
 def put_together(cargo: Cargo, like: Sequence[torch.Tensor], group: Group) -> list[torch.Tensor | None]:
     """The sums over the ranks, of the shapes of `like`; None where no rank has any. Every rank calls it."""
     sums: list[torch.Tensor | None] = [None] * len(like)
     indices = [index for index in range(len(like)) if cargo.has(index)]
-    if indices:
-        for index, total in zip(indices, _totals(cargo, indices, like, group), strict=True):
-            sums[index] = total
+    if not indices:
+        return sums
+    sizes = [like[index].numel() for index in indices]
+    whole = like[indices[0]].new_empty(sum(sizes))
+    for start in range(0, len(whole), _ELEMENTS_AT_ONCE):
+        window = whole[start:start + _ELEMENTS_AT_ONCE]
+        length = -(-len(window) // group.size)   # of a rank's slice
+        edges = [start + min(rank * length, len(window)) for rank in range(group.size + 1)]
+        slices = [_segments(indices, sizes, *ends) for ends in pairwise(edges)]
+        window.copy_(group.gather(_slice(cargo, slices, length, whole, group)).view(-1)[:len(window)])
+    for index, part in zip(indices, torch.split(whole, sizes), strict=True):
+        sums[index] = part.view(like[index].shape)
     return sums
 
 
-def _totals(cargo: Cargo, indices: list[int], like: Sequence[torch.Tensor], group: Group) -> list[torch.Tensor]:
-    sizes = [like[index].numel() for index in indices]
-    length = -(-sum(sizes) // group.size)   # of a rank's slice
-    slices = [_segments(indices, sizes, rank * length, (rank + 1) * length) for rank in range(group.size)]
+def _slice(cargo: Cargo, slices: Sequence[Sequence[Segment]], length: int, like: torch.Tensor,
+           group: Group) -> torch.Tensor:
+    """Give each rank what this one has of its slice, and add up this rank's own: [length], of the dtype of `like`."""
     parts = [part for segments in slices for segment in segments for part in cargo.sent(segment)]
-    received = group.swap(torch.cat(parts) if parts else like[indices[0]].new_zeros(0),
+    received = group.swap(torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device=like.device),
                           [sum(map(cargo.length, segments)) for segments in slices])
     own = slices[group.rank]
     arrived = torch.split(received, [cargo.length(segment) for segment in own], dim=1) if own else ()
     totals = [cargo.total(segment, numbers) for segment, numbers in zip(own, arrived, strict=True)]
-    padding = like[indices[0]].new_zeros(length - sum(segment.size for segment in own))
-    whole = group.gather(torch.cat([*totals, padding])).view(-1)
-    return [part.view(like[index].shape)
-            for index, part in zip(indices, torch.split(whole[:sum(sizes)], sizes), strict=True)]
+    return torch.cat([*totals, like.new_zeros(length - sum(segment.size for segment in own))])
 
 
 def _segments(indices: Sequence[int], sizes: Sequence[int], start: int, stop: int) -> list[Segment]:

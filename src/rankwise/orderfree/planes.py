@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from rankwise.orderfree.fixedpoint import Grids, oddities, with_oddities
 
+_ELEMENTS_AT_ONCE = 1 << 20   # bounds what a conversion takes in memory
 ODD = 1 << 20   # the level of the plane that counts infinities and NaN
 
 
@@ -31,7 +32,7 @@ class Term(NamedTuple):
 
 
 class Planes(dict[int, list[torch.Tensor]]):
-    """By level: the sum of the integers, one tensor for each word."""
+    """By level: the sum of the integers, a 1-dim tensor for each word."""
 
     def __init__(self, grids: Grids) -> None:
         super().__init__()
@@ -39,24 +40,26 @@ class Planes(dict[int, list[torch.Tensor]]):
 
     def add(self, term: Term) -> None:
         """Round a tensor to its grid, and add it there."""
-        values = term.values
+        values = term.values.reshape(-1)
         if term.is_odd:
-            self._accumulate(ODD, [oddities(values)])
+            self._accumulate(ODD, 0, len(values), [oddities(values)])
             values = _finite(values)
         if term.magnitude > 0:
             level = self._grids.level_of(term.magnitude)
-            self._accumulate(level, self._grids.integers(values, level))
+            for start in range(0, len(values), _ELEMENTS_AT_ONCE):
+                part = values[start:start + _ELEMENTS_AT_ONCE]
+                self._accumulate(level, start, len(values), self._grids.integers(part, level))
 
-    def _accumulate(self, level: int, integers: Sequence[torch.Tensor]) -> None:
+    def _accumulate(self, level: int, start: int, length: int, words: Sequence[torch.Tensor]) -> None:
+        """Add integers, from element `start` on of planes of this length."""
         if level not in self:
-            self[level] = list(integers)
-            return
-        for whole, more in zip(self[level], integers, strict=True):
-            whole.add_(more)
+            self[level] = [word.new_zeros(length) for word in words]
+        for plane, word in zip(self[level], words, strict=True):
+            plane[start:start + len(word)].add_(word)
 
     def value(self, like: torch.Tensor) -> torch.Tensor:
         """The sum, of the dtype of `like`: in float64 from the finest level to the coarsest, then rounded once."""
-        total = torch.zeros(_shape(self.values()) or like.shape, dtype=torch.float64, device=like.device)
+        total = torch.zeros(like.numel(), dtype=torch.float64, device=like.device)
         for level in sorted(self.keys() - {ODD}):
             total += self._grids.values(self[level], level)
         if ODD in self:
@@ -66,7 +69,3 @@ class Planes(dict[int, list[torch.Tensor]]):
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
     return torch.where(values.isfinite(), values, 0.0)
-
-
-def _shape(planes: Iterable[list[torch.Tensor]]) -> torch.Size | None:
-    return next((words[0].shape for words in planes), None)

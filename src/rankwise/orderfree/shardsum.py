@@ -11,7 +11,7 @@ from rankwise.group import Group
 from rankwise.orderfree.cargo import Cargo, Floats, Integers
 from rankwise.orderfree.exchange import put_together
 from rankwise.orderfree.fixedpoint import Grids
-from rankwise.orderfree.planes import ODD, Planes, Term
+from rankwise.orderfree.planes import Planes, Term
 
 
 class ShardSum:
@@ -52,9 +52,6 @@ class ShardSum:
         """
         terms, planes = self._terms, self._planes
         self.clear()
-        if self._group.size == 1:
-            self.odd = [index for index, own in enumerate(planes) if own is not None and ODD in own]
-            return [None if own is None else own.value(like) for own, like in zip(planes, self._like, strict=True)]
         with self._group.explained("the exact sum of the gradients"):
             cargo: Cargo = (Floats(terms, self._like, self._grids, self._group) if self._one_each
                             else Integers(planes, self._like, self._grids, self._group))
