@@ -123,7 +123,7 @@ def test_the_same_bits_look_at_the_logged_losses() -> None:
     ours, theirs = replace(reference(), logged=[1.0, 0.5]), replace(halves(), logged=[1.0, 0.5])
     bits = Tolerance(epsilon=2.0 ** -23, rows=8, fixed=0.0)
     assert compare(ours, theirs, bits).is_same
-    assert compare(ours, replace(theirs, logged=[1.0, math.nextafter(0.5, 1)]), bits).logged == 2
+    assert compare(ours, replace(theirs, logged=[1.0, math.nextafter(0.5, 1)]), bits).first == 2
 
 
 # Tolerance
@@ -442,3 +442,46 @@ def test_a_record_that_was_cut_off(tmp_path: Path) -> None:
     assert [len(each.steps) for each in found.ranks] == [1, 0]
     assert found.ranks[0].how == "vanished"
     assert not found.ended_well
+
+
+def test_a_tolerance_below_rounding() -> None:
+    """What only rounding parts is called so, without an experiment."""
+    jobs = Played({REFERENCE: reference(), TWO: halves(loss=1 + 1e-7)})
+    result = verify(jobs, [TWO], lambda what, steps: None, tolerance=0.0)
+    assert [finding.code for finding in findings_of(result)] == ["rounding"]
+    assert len(jobs.asked) == 3
+
+
+def test_a_tensor_that_rounding_moves_is_allowed_to_move() -> None:
+    """What the nudged reference shows for a tensor counts for that tensor alone."""
+    sensitive = replace(TOLERANCE, tensors={"weight": 0.5})
+    assert sensitive.of("weight", 4) == pytest.approx(8.0)
+    assert sensitive.of("bias", 4) == TOLERANCE.at(4)
+    assert replace(sensitive, fixed=0.0).of("weight", 4) == 0
+    far = evidence(rank([step()]), weight=1.002)
+    assert compare(evidence(rank([step()])), far, sensitive).is_same
+
+
+def test_mixed_precision_is_seen() -> None:
+    """The dtype of autocast, where a rank noticed it, coarsens the rounding."""
+    low = evidence(rank([step()], noticed=["bfloat16"]))
+    assert evidence(rank([step()])).epsilon == 2.0 ** -23
+    assert low.epsilon == 2.0 ** -7 / 64
+
+
+def test_the_gradient_norm_is_that_before_clipping() -> None:
+    """Clipped gradients all have one norm, which would hide a difference."""
+    clipped = evidence(rank([step(clips=[[7.0, 1.0]], gradient=1.0)]))
+    assert clipped.gradient_norm(1) == 7.0
+
+
+def test_a_mode_that_does_not_take_the_training_is_left_out() -> None:
+    """Where the mode was not asked for, its refusal is a note, and the rest counts; asked for, it did not run."""
+    dp = Layout("dp", 2)
+    refusal = replace(evidence(rank([], how="failed with MisuseError", error="Not in mode dp.")), failure="Not so.")
+    jobs = Played({REFERENCE: reference(), TWO: halves(), dp: refusal})
+    result = verify(jobs, [dp, TWO], lambda what, steps: None, leave_out="dp")
+    assert result.exit_code == 0
+    assert notes(result)[0] == "dp on 2 was left out: Not in mode dp."
+    assert verify(jobs, [dp, TWO], lambda what, steps: None).exit_code == 2
+    assert verify(jobs, [dp], lambda what, steps: None, leave_out="dp").exit_code == 2

@@ -38,7 +38,8 @@ def _verify(
                                                           help="Options of the target itself.")] = None, *,
     module: Annotated[bool, typer.Option("-m", help="TARGET is a module, as for `python -m`.")] = False,
     worlds: Annotated[str, typer.Option(help="numbers of devices to compare")] = "1,2,4",
-    modes: Annotated[str, typer.Option(help="modes to compare")] = "single,dp,ddp",
+    modes: Annotated[str | None, typer.Option(help="modes to compare (default: single,dp,ddp; dp where it takes the "
+                                              "training)", show_default=False)] = None,
     steps: Annotated[int, typer.Option(min=1, help="updates to run in each layout")] = 20,
     exact: Annotated[int | None, typer.Option(min=1, show_default=False, help="run in exact mode with this many "
                                               "virtual shards, and ask for the same bits")] = None,
@@ -67,7 +68,7 @@ def _verify(
     if exact is not None and not found.uses_rankwise:
         raise UsageError(f"--exact is {exact}, and {target} does not use rankwise.",
                          "Exact mode is a mode of rankwise's own step.", "Leave --exact out.")
-    chosen = layouts(worlds, modes, exact=exact is not None, uses_rankwise=found.uses_rankwise)
+    chosen = layouts(worlds, modes or "single,dp,ddp", exact=exact is not None, uses_rankwise=found.uses_rankwise)
     from rankwise.verify.jobs import Jobs
     from rankwise.verify.progress import Progress
     from rankwise.verify.verification import CouldNotRunError, verify
@@ -76,7 +77,7 @@ def _verify(
         try:
             with Progress(steps, len(chosen) + 3) as progress:
                 result = verify(jobs, chosen, progress.tell, tolerance=0.0 if exact is not None else tolerance,
-                                explain=explain)
+                                explain=explain, leave_out="dp" if modes is None else None)
         except CouldNotRunError as error:
             if as_json:
                 print(json.dumps({"verdict": "could not run", "message": str(error)}, indent=2))

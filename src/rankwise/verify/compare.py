@@ -49,13 +49,11 @@ class Comparison:
     first_gradient: str | None = None  # the tensor whose gradient differs first, in the first step where one does
     parameters: Sequence[Tensor] = ()
     buffers: Sequence[Tensor] = ()
-    logged: int | None = None        # for the same bits: the first step whose logged loss differs
 
     @property
     def first(self) -> int | None:
         """The first step in which a number differs by more than is allowed."""
-        steps = [step for step in (self.loss.first, self.gradient_norm.first, self.logged) if step is not None]
-        return min(steps, default=None)
+        return min((step for step in (self.loss.first, self.gradient_norm.first) if step is not None), default=None)
 
     @property
     def is_same(self) -> bool:
@@ -70,11 +68,11 @@ class Comparison:
 def compare(reference: Evidence, other: Evidence, tolerance: Tolerance) -> Comparison:
     """All that can be compared of the steps that both made."""
     steps = min(reference.steps, other.steps)
-    exact = tolerance.fixed == 0
     loss = _curve(reference.loss, other.loss, steps, tolerance)
+    if tolerance.fixed == 0 and reference.logged:   # for the others are added up in the order of ranks
+        logged = min(steps, len(reference.logged), len(other.logged))
+        loss = _curve(lambda step: reference.logged[step - 1], lambda step: other.logged[step - 1], logged, tolerance)
     gradient = _curve(reference.gradient_norm, other.gradient_norm, steps, tolerance)
-    if exact:   # the logged losses are compared instead: ours are added up in the order of ranks
-        loss = Curve(differences=loss.differences)
     firsts = [curve.first for curve in (loss, gradient) if curve.first is not None]
     complete = reference.steps == other.steps
     pairs = _pairs(reference, other, tolerance, steps) if complete else []
@@ -84,8 +82,7 @@ def compare(reference: Evidence, other: Evidence, tolerance: Tolerance) -> Compa
         learning_rate=_first(steps, lambda step: not _equal_rates(reference, other, step)),
         first_gradient=_first_gradient(reference, other, min(firsts), tolerance) if firsts else None,
         parameters=[each for each in pairs if each.name not in reference.buffer_names],
-        buffers=[each for each in pairs if each.name in reference.buffer_names],
-        logged=_first_logged(reference.logged, other.logged) if exact else None)
+        buffers=[each for each in pairs if each.name in reference.buffer_names])
 
 
 def _first(steps: int, differs: Callable[[int], bool]) -> int | None:
@@ -128,13 +125,8 @@ def _first_gradient(reference: Evidence, other: Evidence, step: int, tolerance: 
     return beyond[0] if beyond else max(found, key=lambda name: found[name], default=None)
 
 
-def _first_logged(expected: Sequence[float], found: Sequence[float]) -> int | None:
-    pairs = zip(expected, found, strict=False)
-    return next((step for step, (a, b) in enumerate(pairs, start=1) if a != b), None)
-
-
 def _pairs(reference: Evidence, other: Evidence, tolerance: Tolerance, steps: int) -> list[Tensor]:
-    return [_tensor(name, expected, other.final[name], tolerance.at(max(steps, 1)), reference.epsilon)
+    return [_tensor(name, expected, other.final[name], tolerance.of(name, max(steps, 1)), reference.epsilon)
             for name, expected in reference.final.items() if name in other.final]
 
 

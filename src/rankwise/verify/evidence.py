@@ -17,6 +17,8 @@ from rankwise.witness.indices import INDICES
 from rankwise.witness.plan import record_file, tensor_file
 from rankwise.witness.record import END, ENOUGH
 
+_AVERAGED = 1 / 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -98,7 +100,9 @@ class Evidence:
         return math.fsum(each.loss for each in self.at(step)) / len(self.ranks)
 
     def gradient_norm(self, step: int) -> float:
-        return self.at(step)[0].gradient_norm
+        """Before it was clipped, where it was."""
+        first = self.at(step)[0]
+        return math.hypot(*(total for total, _ in first.clips)) if first.clips else first.gradient_norm
 
     def samples(self, step: int) -> Counter[str]:
         """The samples of the global batch."""
@@ -106,9 +110,13 @@ class Evidence:
 
     @property
     def epsilon(self) -> float:
-        """The rounding of the coarsest dtype among the parameters."""
-        kinds = {tensor.dtype for name, tensor in self.initial.items() if tensor.is_floating_point()}
-        return max((torch.finfo(kind).eps for kind in kinds), default=2.0 ** -23)
+        """The rounding of the coarsest dtype among the parameters; in mixed precision, what is left of that dtype's
+        where many roundings are averaged."""
+        kinds = {tensor.dtype for tensor in self.initial.values() if tensor.is_floating_point()}
+        known = max((torch.finfo(kind).eps for kind in kinds), default=2.0 ** -23)
+        low = [torch.finfo(kind).eps * _AVERAGED for kind in (torch.bfloat16, torch.float16)
+               if any(str(kind).removeprefix("torch.") in rank.noticed for rank in self.ranks)]
+        return max([known, *low])
 
 
 def read(folder: Path, layout: str, world_size: int, *, failure: str = "", run_folder: Path | None = None,

@@ -105,6 +105,12 @@ def explain(found: Sequence[Finding], wanted: Sequence[tuple[str, ...]], attempt
     return [*found, *_beneath(found, done)], done
 
 
+def within_rounding(layout: str, first: tuple[int | None, str | None]) -> Finding:
+    """Where only the tolerance that was asked for is exceeded."""
+    return Finding(code="rounding", layout=layout, step=first[0], tensor=first[1], seen=_seen(first),
+                   cause="The difference is what rounding can do, and more than the tolerance that was asked for.")
+
+
 def _codes_of(experiment: Experiment) -> list[str]:
     return [_CODES[change] for change in experiment.changes if change in _CODES]
 

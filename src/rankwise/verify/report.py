@@ -74,7 +74,7 @@ def _tell(console: Console, finding: Finding) -> None:
 
 def notes(result: Result) -> list[str]:
     """What the steps that were run cannot show."""
-    found = []
+    found = [f"{each.layout} was left out: {each.evidence.ranks[0].error}" for each in result.refused]
     sizes = {result.reference.samples(step).total() for step in range(1, result.reference.steps + 1)}
     if len(sizes) == 1 and 0 not in sizes:
         found.append(f"Every step had {min(sizes)} samples: a smaller last batch of an epoch was not seen. "

@@ -9,8 +9,8 @@ zero), so it is measured: the reference is run once more from weights that are m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 _ROUNDINGS = 8.0     # of one sum of one row; sums within layers come on top of that over rows
 _FEWEST_ROWS = 64
@@ -20,17 +20,30 @@ _LIMIT = 0.05             # what differs by more is not called the same, however
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """The relative difference that is allowed after each step. `fixed` overrides the rest; 0 means the same bits."""
+    """The relative difference that is allowed after each step. `fixed` overrides the rest; 0 means the same bits.
+
+    A tensor that rounding alone moves by more than its own size tells nothing, and is allowed anything: the bias before
+    a normalisation, whose true gradient is zero, does that under Adam.
+    """
 
     epsilon: float
     rows: int
     fixed: float | None = None
-    measured: Sequence[float] = ()   # largest relative difference up to each step of the nudged reference
+    measured: Sequence[float] = ()   # of the nudged reference: largest difference of loss and gradient up to each step
+    tensors: Mapping[str, float] = field(default_factory=dict)   # and of each tensor at the end
 
     def at(self, step: int) -> float:
-        """What is allowed in step `step`, counted from 1."""
+        """What is allowed for the loss and the gradient in step `step`, counted from 1."""
         if self.fixed is not None:
             return self.fixed
-        rounding = _ROUNDINGS * self.epsilon * math.sqrt(max(self.rows, _FEWEST_ROWS)) * step
         seen = self.measured[:step]
-        return min(max(rounding, _OF_THE_MEASURED * seen[-1] if seen else 0.0), _LIMIT)
+        return max(self._rounding(step), min(_LIMIT, _OF_THE_MEASURED * seen[-1] if seen else 0.0))
+
+    def of(self, tensor: str, step: int) -> float:
+        """What is allowed for a tensor after step `step`."""
+        if self.fixed is not None:
+            return self.fixed
+        return max(self._rounding(step), _OF_THE_MEASURED * self.tensors.get(tensor, 0.0))
+
+    def _rounding(self, step: int) -> float:
+        return min(_ROUNDINGS * self.epsilon * math.sqrt(max(self.rows, _FEWEST_ROWS)) * step, _LIMIT)

@@ -43,6 +43,12 @@ class Verdict:
     def ran(self) -> bool:
         return not any(finding.code == "could_not_run" for finding in self.findings)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether rankwise does not take this training in this mode, and says so before the first step."""
+        return not self.ran and not self.evidence.steps and all(
+            rank.how == "failed with MisuseError" for rank in self.evidence.ranks)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -53,12 +59,13 @@ class Result:
     rerun: Comparison                      # the reference against itself: the noise of this machine
     nudged: Comparison | None              # against itself from weights moved by one rounding
     verdicts: Sequence[Verdict] = ()
+    refused: Sequence[Verdict] = ()        # left out, for the mode does not take this training
     findings: Sequence[Finding] = ()       # of the reference alone
     experiments: Sequence[Experiment] = field(default_factory=tuple)
 
     @property
     def is_same(self) -> bool:
-        return not self.findings and all(verdict.is_same for verdict in self.verdicts)
+        return bool(self.verdicts) and not self.findings and all(verdict.is_same for verdict in self.verdicts)
 
     @property
     def exit_code(self) -> int:
@@ -76,8 +83,8 @@ class CouldNotRunError(RankwiseError):
 
 
 def verify(jobs: Runs, layouts: Sequence[Layout], tell: Callable[[str, int], None], *,
-           tolerance: float | None = None, explain: bool = True) -> Result:
-    """Run and compare. `tell` is given what runs now and its steps so far.
+           tolerance: float | None = None, explain: bool = True, leave_out: str | None = None) -> Result:
+    """Run and compare. `tell` is given what runs now and its steps so far; `leave_out` is a mode that may be refused.
 
     Raises CouldNotRunError where the reference makes no step, and what `jobs` raises.
     """
@@ -96,10 +103,13 @@ def verify(jobs: Runs, layouts: Sequence[Layout], tell: Callable[[str, int], Non
     if tolerance is None:
         moved = jobs.run(REFERENCE, _telling(tell, "the reference, rounded"), changes=(*base, changes.NUDGED))
         nudged = compare(reference, moved, bare)
-        if nudged.samples is None:   # else something is not seeded even so
-            bare = replace(bare, measured=_measured(nudged))
+        if nudged.samples is None and moved.ended_well:   # else something is not seeded even so
+            bare = replace(bare, measured=_measured(nudged), tensors={
+                tensor.name: tensor.relative for tensor in (*nudged.parameters, *nudged.buffers)})
     verdicts = [_verdict(jobs, layout, reference, bare, base, tell) for layout in layouts]
-    result = Result(reference=reference, tolerance=bare, rerun=noise, nudged=nudged, verdicts=verdicts, findings=found)
+    refused = [each for each in verdicts if each.layout.mode == leave_out and each.is_refused]
+    result = Result(reference=reference, tolerance=bare, rerun=noise, nudged=nudged, findings=found, refused=refused,
+                    verdicts=[each for each in verdicts if not any(each is left for left in refused)])
     return _explained(jobs, result, base, tell) if explain else result
 
 
@@ -138,11 +148,7 @@ def _unseeded(noise: Comparison) -> Finding:
 def _measured(nudged: Comparison) -> list[float]:
     """The largest difference up to each step that rounding the weights once has made."""
     pairs = zip(nudged.loss.differences, nudged.gradient_norm.differences, strict=True)
-    largest = list(itertools.accumulate((max(pair) for pair in pairs), max))
-    tensors = [each.relative for each in (*nudged.parameters, *nudged.buffers)]
-    if largest and tensors:
-        largest[-1] = max(largest[-1], *tensors)
-    return largest
+    return list(itertools.accumulate((max(pair) for pair in pairs), max))
 
 
 def _verdict(jobs: Runs, layout: Layout, reference: Evidence, tolerance: Tolerance, base: Sequence[str],
@@ -178,6 +184,9 @@ def _explained(jobs: Runs, result: Result, base: tuple[str, ...], tell: Callable
 def _experiments(jobs: Runs, result: Result, verdict: Verdict, base: tuple[str, ...],
                  tell: Callable[[str, int], None]) -> tuple[list[Finding], list[Experiment]]:
     layout, comparison = verdict.layout, verdict.comparison
+    if result.tolerance.fixed is not None and judged(layout, result.reference, verdict.evidence,
+                                                     replace(result.tolerance, fixed=None)).is_same:
+        return [experiments.within_rounding(str(layout), (comparison.first, comparison.first_gradient))], []
 
     def attempt(changed: tuple[str, ...], in_both: bool) -> Experiment:
         every, what = (*base, *changed), f"{layout}, {' and '.join(experiments.NAMES[each] for each in changed)}"
@@ -187,7 +196,7 @@ def _experiments(jobs: Runs, result: Result, verdict: Verdict, base: tuple[str, 
         other = jobs.run(layout, _telling(tell, what), changes=every, reference=result.reference.folder)
         tolerance = result.tolerance
         if changes.FLOAT64 in changed:
-            tolerance = replace(tolerance, epsilon=reference.epsilon, measured=())
+            tolerance = replace(tolerance, epsilon=reference.epsilon, measured=(), tensors={})
         again = judged(layout, reference, other, tolerance)
         return Experiment(changes=changed, layout=str(layout), vanished=again.is_same and reference.ended_well,
                           left=again.findings)

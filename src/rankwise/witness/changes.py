@@ -42,9 +42,10 @@ class Changes:
         self._plan, self._world = plan, world
         self._wanted = set(plan.changes)
         self._noticed: set[str] = set()
+        self._set_already: set[torch.Tensor] = set()
 
     def noticed(self) -> list[str]:
-        """Suspects that were seen at work: `dropout`, `seed`."""
+        """What was seen at work: `dropout`, and the dtypes of mixed precision (`bfloat16`)."""
         return sorted(self._noticed)
 
     @contextlib.contextmanager
@@ -53,6 +54,7 @@ class Changes:
         with contextlib.ExitStack() as stack:
             for name in _DROPOUTS:
                 stack.enter_context(replaced(F, name, self._dropout))
+            stack.enter_context(replaced(torch.amp.autocast_mode.autocast, "__enter__", self._autocast))
             stack.enter_context(replaced(F, "scaled_dot_product_attention", self._attention))
             if EQUAL_SEEDS in self._wanted:
                 stack.enter_context(self._seeds())
@@ -72,6 +74,13 @@ class Changes:
                 if NO_DROPOUT in self._wanted:
                     return input
             return original(input, p, training, inplace)
+        return call
+
+    def _autocast(self, original: Any) -> Any:
+        def call(context: Any) -> Any:
+            if context._enabled:
+                self._noticed.add(str(context.fast_dtype).removeprefix("torch."))
+            return original(context)
         return call
 
     def _attention(self, original: Any) -> Any:
@@ -101,13 +110,20 @@ class Changes:
 
     # At the calls of modules
 
-    def at_first_call(self, models: Models) -> None:
-        """A module of the script is called for the first time; its weights may be set."""
+    def at_first_call(self, module: nn.Module, models: Models) -> None:
+        """A module of the script is called for the first time; its weights may be set, those used before are left."""
         if EQUAL_WEIGHTS in self._wanted and self._plan.reference is not None:
             known = load_file(tensor_file(Path(self._plan.reference), "initial"))
-            _each_parameter(models, lambda name, parameter: known[name].to(parameter) if name in known else parameter)
+            self._set(module, models, lambda name, old: known[name].to(old) if name in known else old)
         if NUDGED in self._wanted:
-            _each_parameter(models, _nudged)
+            self._set(module, models, _nudged)
+
+    def _set(self, module: nn.Module, models: Models, function: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter not in self._set_already:
+                    self._set_already.add(parameter)
+                    parameter.copy_(function(models.name_of(parameter), parameter))
 
     def at_call(self, module: nn.Module) -> None:
         if FROZEN_BATCHNORM in self._wanted:
@@ -124,12 +140,6 @@ class Changes:
             return tensor.double() if tensor.is_floating_point() else tensor
 
         return map_tensors(wide, args), map_tensors(wide, kwargs)
-
-
-def _each_parameter(models: Models, function: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in models.parameters([]).items():
-            parameter.copy_(function(name, parameter))
 
 
 def _nudged(name: str, parameter: torch.Tensor) -> torch.Tensor:

@@ -85,7 +85,7 @@ class Watch:
             raise Enough(0)
         if self._models.add(own):
             self._record.write("model", name=self._models.name_of_root(own), layers=self._models.layers())
-            self._changes.at_first_call(self._models)
+            self._changes.at_first_call(own, self._models)
         self._changes.at_call(own)
         batch = seen.first_batch(*args, *kwargs.values())
         if batch is not None and not batch.requires_grad:
