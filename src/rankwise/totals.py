@@ -21,12 +21,12 @@ def mean(group: Group, value: Any, weight: Any = None, *, in_order: bool = False
     `in_order` is for rows that are to be added in an order that does not depend on the ranks: by size.
     Raises MisuseError for a single number without a weight.
     """
-    value = torch.as_tensor(value, device=group.device)
-    if weight is None and value.ndim == 0:
+    wide = _wide(group, value)
+    if weight is None and wide.ndim == 0:
         raise MisuseError("run.mean was given one number without a weight.",
                           "Ranks may have different numbers of rows, so a mean of means would be wrong.",
                           "Give the tensor of rows, or weight=number of rows behind the number.")
-    wide = _wide(group, value).to(_float(group))
+    wide = wide.to(_float(group))
     if in_order and weight is None:
         return gathered(group, wide, None).sort(0).values.mean(0)
     if weight is None:
@@ -51,6 +51,8 @@ def gathered(group: Group, values: torch.Tensor, positions: torch.Tensor | None)
 
 def _wide(group: Group, value: Any) -> torch.Tensor:
     tensor = torch.as_tensor(value, device=group.device).detach()
+    if tensor.is_floating_point() and not hasattr(value, "dtype"):   # Python's floats would have become float32
+        tensor = torch.as_tensor(value, dtype=_float(group), device=group.device)
     return tensor.to(_float(group) if tensor.is_floating_point() else torch.int64, copy=True)
 
 
