@@ -57,9 +57,9 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        tensors = [*self.parameters, *self.buffers]
-        return (self.first is None and self.samples is None and self.learning_rate is None
-                and all(tensor.is_allowed for tensor in tensors))
+        """Whether all numbers are; samples that differ then are other rows of the same data."""
+        return self.first is None and self.learning_rate is None and all(
+            tensor.is_allowed for tensor in (*self.parameters, *self.buffers))
 
     def worst(self, tensors: Sequence[Tensor]) -> Tensor | None:
         return max(tensors, key=lambda tensor: tensor.relative, default=None)

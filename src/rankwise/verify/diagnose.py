@@ -21,7 +21,8 @@ def findings(reference: Evidence, other: Evidence, comparison: Comparison, toler
         found += _initial(reference, other)
         if comparison.samples == 1 or (comparison.samples and not {"unequal_steps", "stuck", "collectives"} & {
                 finding.code for finding in found}):   # ranks that are not in the same step have other samples
-            found.append(samples.finding(reference, other, comparison.samples))
+            seen = samples.finding(reference, other, comparison.samples)
+            found += [seen] * (seen.code == "samples_repeated" or not comparison.is_same)
         if comparison.first is not None and not found:
             found += _loss(reference, other, comparison.first, tolerance)
     return found

@@ -75,6 +75,9 @@ def _tell(console: Console, finding: Finding) -> None:
 def notes(result: Result) -> list[str]:
     """What the steps that were run cannot show."""
     found = [f"{each.layout} was left out: {each.evidence.ranks[0].error}" for each in result.refused]
+    found += [f"{each.layout}: the rows that the model is given are others than the reference's, and all numbers are "
+              "the same: rows are not samples here, it seems." for each in result.verdicts
+              if each.is_same and each.comparison.samples is not None]
     sizes = {result.reference.samples(step).total() for step in range(1, result.reference.steps + 1)}
     if len(sizes) == 1 and 0 not in sizes:
         found.append(f"Every step had {min(sizes)} samples: a smaller last batch of an epoch was not seen. "

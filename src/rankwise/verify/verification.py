@@ -95,7 +95,7 @@ def verify(jobs: Runs, layouts: Sequence[Layout], tell: Callable[[str, int], Non
     rerun = jobs.run(REFERENCE, _telling(tell, "the reference again"), label="rerun")
     bare = Tolerance(epsilon=reference.epsilon, rows=reference.samples(1).total(), fixed=tolerance)
     noise = compare(reference, rerun, bare)
-    if not noise.is_same:
+    if not noise.is_same or noise.samples is not None:
         found.append(_unseeded(noise))
         base = (changes.EQUAL_SEEDS,)   # so that more can be seen
         reference = jobs.run(REFERENCE, _telling(tell, "the reference, seeded"), changes=base, label="reference")
