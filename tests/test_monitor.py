@@ -430,6 +430,13 @@ def test_a_long_epoch_has_a_plain_line_now_and_then(
     assert all(line.endswith(" left") for line in lines[:3])
 
 
+def test_an_epoch_that_goes_through_its_loader_twice_has_no_known_length(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with monitor(tmp_path, log_every=1) as log, log.epoch(0, 1):
+        train(log, [1.0, 3.0, 5.0], count=2)
+    assert capsys.readouterr().out.startswith("epoch 1/1  3 steps  loss 3.0000")
+
+
 def test_a_terminal_gets_a_progress_line_that_makes_room_for_what_stays(
         tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

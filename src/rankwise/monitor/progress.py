@@ -40,6 +40,8 @@ class Progress:
                 self.batches = len(loader)
         if loader is self._loader:
             self.batch += 1
+            if self.batches is not None and self.batch > self.batches:   # several passes in one epoch
+                self.batches = None
 
     def stepped(self) -> float:
         """Note that a step ended; returns the time, in seconds of a running clock."""
@@ -79,7 +81,7 @@ class Progress:
     def seconds_left(self) -> float | None:
         """Of the whole training: this epoch at its pace, the others as long as the finished ones; None if unknown."""
         done = self.batch - self._first_batch
-        if self.batches is None or not done or self.batch > self.batches:   # the loader was gone through again
+        if self.batches is None or not done:
             return None
         pace = self.seconds / done
         earlier = self._earlier_seconds
