@@ -135,7 +135,7 @@ def test_the_layer_picture_is_this_one() -> None:
     shown: dict[str, int] = {}
     number = len(LAYERS)
     for line in picture.splitlines()[1:]:
-        number = int(line[1]) if line[1].isdigit() else number
+        number = int(line[:3]) if line[1].isdigit() else number
         shown |= {word: number for word in line[4:50].split() if not word.startswith("(")}
     real = {room: number for number, layer in enumerate(LAYERS) for room in layer if room != "__main__"}
     assert shown == real
