@@ -24,9 +24,6 @@ from rankwise.world import World
 
 T = TypeVar("T")
 
-# torch 2.13 has a new name for it, and warns of the old one.
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
 _POLL_SECONDS = 0.02
 _REPORT_SECONDS = 1.0
 _GRACE_SECONDS = 1.0
@@ -108,7 +105,9 @@ class Group:
             return tensor[None]
         everyone = tensor.new_empty((self.size, *tensor.shape))
         with self.explained("a gathering"):
-            _all_gather(everyone.view(-1), tensor.reshape(-1), group=self.process_group)
+            # torch 2.13 has a new name for it, and warns of the old one.
+            gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+            gather(everyone.view(-1), tensor.reshape(-1), group=self.process_group)
         return everyone
 
     def swap(self, tensor: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
