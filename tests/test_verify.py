@@ -384,6 +384,14 @@ def test_a_reference_that_differs_from_itself() -> None:
     assert result.exit_code == 1
 
 
+def test_json_has_no_number_that_is_none() -> None:
+    """A loss that is NaN on one side only is an infinite difference, which JSON does not know."""
+    result = verified(halves(loss=math.nan))
+    assert result.exit_code == 1
+    text = json.dumps(as_values(result), allow_nan=False)
+    assert json.loads(text)["layouts"][0]["loss"] is None
+
+
 def test_weights_that_never_move() -> None:
     """A training in which every layout looks the same, because nothing happens."""
     still = [State(parameters={"weight": "w"})] * 5

@@ -72,11 +72,12 @@ def _verify(
     from rankwise.verify.jobs import Jobs
     from rankwise.verify.progress import Progress
     from rankwise.verify.verification import CouldNotRunError, verify
+    bound = 0.0 if exact is not None else tolerance
     with tempfile.TemporaryDirectory(prefix="rankwise-verify-") as folder:
         jobs = Jobs(found, arguments or [], settings, steps=steps, patience_seconds=timeout, folder=Path(folder))
         try:
-            with Progress(steps, len(chosen) + 3) as progress:
-                result = verify(jobs, chosen, progress.tell, tolerance=0.0 if exact is not None else tolerance,
+            with Progress(steps, len(chosen) + (3 if bound is None else 2)) as progress:
+                result = verify(jobs, chosen, progress.tell, tolerance=bound,
                                 explain=explain, leave_out="dp" if modes is None else None)
         except CouldNotRunError as error:
             if as_json:

@@ -35,4 +35,5 @@ class Progress:
         if what != self._what:
             self._what, self._job = what, self._job + 1
             self._jobs = max(self._jobs, self._job)
+            self._bar.reset(self._task, total=self._steps)
         self._bar.update(self._task, description=f"{self._job}/{self._jobs} {what}", completed=min(steps, self._steps))

@@ -94,7 +94,20 @@ def _conclusion(result: Result) -> str:
 
 
 def as_values(result: Result) -> dict[str, Any]:
-    """The result for `--json`: numbers, strings and lists."""
+    """The result for `--json`: numbers, strings and lists; what is no finite number is None."""
+    values: dict[str, Any] = _finite(_all_values(result))
+    return values
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _all_values(result: Result) -> dict[str, Any]:
     return {
         "verdict": ("same", "differs", "could not run")[result.exit_code],
         "steps": result.reference.steps,

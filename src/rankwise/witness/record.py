@@ -20,7 +20,7 @@ class Record:
     def __init__(self, folder: Path, rank: int, world_size: int) -> None:
         self._folder, self._rank, self._world_size = folder, rank, world_size
         self._file = record_file(folder, rank).open("w", encoding="utf-8")
-        self._has_ended = False
+        self.has_ended = False
 
     def write(self, kind: str, **values: Any) -> None:
         """One entry; numbers that are not finite are written as Python spells them."""
@@ -29,8 +29,8 @@ class Record:
 
     def end(self, how: str, **values: Any) -> None:
         """The last entry; later calls change nothing."""
-        if not self._has_ended:
-            self._has_ended = True
+        if not self.has_ended:
+            self.has_ended = True
             self.write(END, how=how, **values)
 
     def wait_for_others(self, limit_seconds: float) -> None:

@@ -75,6 +75,7 @@ class Watch:
 
     def before_forward(self, module: nn.Module, args: tuple[Any, ...],
                        kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._moved_at = time.monotonic()   # an evaluation moves too
         own = unwrapped(module)
         if not (module.training and torch.is_grad_enabled()) or next(own.parameters(), None) is None:
             return args, kwargs
@@ -154,9 +155,9 @@ class Watch:
                          begun=bool(self._rows or self._losses), **values)
 
     def _lose_patience(self) -> None:
-        """In a thread: when no step came for too long, say where this rank waits, and end it."""
+        """In a thread: when nothing was computed for too long, say where this rank waits, and end it."""
         main = threading.main_thread().ident
-        while True:
+        while not self._record.has_ended:
             time.sleep(0.2)
             limit = self._plan.patience_seconds * (1 if self._steps else _BEFORE_THE_FIRST_STEP)
             if time.monotonic() - self._moved_at > limit:
