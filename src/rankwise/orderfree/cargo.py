@@ -83,7 +83,7 @@ class Integers:
                              else [nothing] * self._words(segment.index, level))]
 
     def total(self, segment: Segment, received: torch.Tensor) -> torch.Tensor:
-        words = iter(torch.split(received.sum(0), segment.size))
+        words = iter(torch.split(received.sum(0) if len(received) > 1 else received[0], segment.size))
         whole = Planes(self._grids)
         for level in self._levels[segment.index] or ():
             whole[level] = [next(words) for _ in range(self._words(segment.index, level))]

@@ -52,6 +52,9 @@ class Planes(dict[int, list[torch.Tensor]]):
 
     def _accumulate(self, level: int, start: int, length: int, words: Sequence[torch.Tensor]) -> None:
         """Add integers, from element `start` on of planes of this length."""
+        if level not in self and len(words[0]) == length:
+            self[level] = list(words)
+            return
         if level not in self:
             self[level] = [word.new_zeros(length) for word in words]
         for plane, word in zip(self[level], words, strict=True):
@@ -59,9 +62,10 @@ class Planes(dict[int, list[torch.Tensor]]):
 
     def value(self, like: torch.Tensor) -> torch.Tensor:
         """The sum, of the dtype of `like`: in float64 from the finest level to the coarsest, then rounded once."""
-        total = torch.zeros(like.numel(), dtype=torch.float64, device=like.device)
-        for level in sorted(self.keys() - {ODD}):
-            total += self._grids.values(self[level], level)
+        parts = [self._grids.values(self[level], level) for level in sorted(self.keys() - {ODD})]
+        total = parts[0] if parts else torch.zeros(like.numel(), dtype=torch.float64, device=like.device)
+        for part in parts[1:]:
+            total += part
         if ODD in self:
             total = with_oddities(total, self[ODD][0])
         return total.to(like.dtype)

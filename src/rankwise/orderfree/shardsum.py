@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -65,6 +64,6 @@ def _terms(tensors: Sequence[torch.Tensor | None]) -> list[tuple[int, Term]]:
     filled = [tensor for _, tensor in given if tensor.numel()]
     if not filled:
         return [(index, Term(tensor, 0.0, is_odd=False)) for index, tensor in given]
-    norms = torch.stack([norm.double() for norm in torch._foreach_norm(filled, math.inf)]).tolist()
-    magnitudes = iter(norms)
+    ends = torch.stack([end.double() for tensor in filled for end in torch.aminmax(tensor)])
+    magnitudes = iter(ends.abs().view(-1, 2).amax(1).tolist())
     return [(index, Term.of(tensor, next(magnitudes) if tensor.numel() else 0.0)) for index, tensor in given]
