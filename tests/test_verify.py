@@ -129,6 +129,14 @@ def test_the_same_bits_look_at_the_logged_losses() -> None:
 # Tolerance
 
 
+def test_zeros_of_another_sign_are_not_the_same_bits() -> None:
+    bits = replace(TOLERANCE, fixed=0.0)
+    for expected, found, same in ((0.0, -0.0, False), (math.nan, math.nan, True), (1.0, 1.0, True)):
+        [pair] = compare(replace(reference(), final={"weight": torch.tensor([expected, 2.0])}),
+                         replace(halves(), final={"weight": torch.tensor([found, 2.0])}), bits).parameters
+        assert pair.is_allowed is same
+
+
 def test_the_tolerance_grows_with_steps_rows_and_rounding() -> None:
     """It is linear in the steps, grows with the root of the rows, and follows the dtype."""
     assert TOLERANCE.at(10) == pytest.approx(10 * TOLERANCE.at(1))
