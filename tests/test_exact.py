@@ -567,6 +567,13 @@ def test_ranks_that_differ_are_refused(what: str, told: str) -> None:
         assert told in given
 
 
+@pytest.mark.parametrize(("device", "shards", "told"), [("cpu", 1 << 21, "Sums have at most 2097151 terms"),
+                                                        ("mps", 4, "Its sums need float64, which mps lacks")])
+def test_what_the_sums_cannot_do_is_refused(device: str, shards: int, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        open_mode("single", group=Group(World(), torch.device(device)), devices=1, amp="no", exact=shards)
+
+
 def test_going_on_from_another_kind_of_run_is_told() -> None:
     """A checkpoint of another number of shards or of plain ddp may be gone on from, and it is said."""
     group = Group(World(), torch.device("cpu"))

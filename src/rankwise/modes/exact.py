@@ -27,6 +27,7 @@ from rankwise.modes.options import PrepareOptions
 from rankwise.modes.sameness import Determinism, differences, facts, require_same
 from rankwise.modes.shardbuffers import ShardBuffers
 from rankwise.modes.single import Single
+from rankwise.orderfree.fixedpoint import MOST_TERMS
 from rankwise.orderfree.pipeline import Pipeline
 
 _MOST_NAMED = 3
@@ -42,6 +43,9 @@ class Exact(Single):
         if group.device.type == "mps":
             raise UsageError(f"--exact is {shards} on a device of kind mps.", "Its sums need float64, which mps lacks.",
                              "Give --accelerator cpu, or leave --exact out.")
+        if shards > MOST_TERMS:
+            raise UsageError(f"--exact is {shards}.", f"Sums have at most {MOST_TERMS} terms.",
+                             "Give a multiple of the largest number of devices, such as 8 or 64.")
         require_same(group)
         self._shards = shards
         self._determinism = Determinism()
