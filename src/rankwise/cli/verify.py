@@ -59,9 +59,7 @@ def _verify(
     compared with it, step by step, up to what rounding can do. Where they differ the cause is named, and what to
     change in the script. The script runs as it is, up to that many steps; what it writes, it writes.
     """
-    settings = Settings(accelerator=accelerator, amp=amp, seed=seed)
-    if exact is not None:
-        settings = settings.having(exact=exact)
+    settings = Settings(accelerator=accelerator, amp=amp, seed=seed, exact=exact)
     from rankwise.launcher.target import resolve
     from rankwise.verify.layouts import layouts
     found = resolve(target, as_module=module)

@@ -19,6 +19,7 @@ from rankwise.modes.batchnorm import spread_batchnorm
 from rankwise.modes.buffers import Buffers
 from rankwise.modes.guard import Guard
 from rankwise.modes.inplace import put_in_front
+from rankwise.modes.known import KnownParameters
 from rankwise.modes.norows import StandIn, TakesNoRows
 from rankwise.modes.notices import layout_notices
 from rankwise.modes.options import PrepareOptions
@@ -37,8 +38,7 @@ class DDP(Single):
         self._buffers: list[Buffers] = []
         self._stand_in = StandIn()
         self._rows = 1
-        self._known: set[nn.Parameter] = set()
-        self._checked: dict[torch.optim.Optimizer, int] = {}
+        self._known = KnownParameters("Their gradients are not averaged over the ranks, so the ranks would part.")
 
     def _replicate(self, module: nn.Module, options: PrepareOptions) -> None:
         if self._group.size == 1:
@@ -81,17 +81,8 @@ class DDP(Single):
         return _reducing(expected, loss, guard, provable) if expected else guard
 
     def require_known_parameters(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        if self._group.size == 1:
-            return
-        for optimizer in optimizers:
-            count = sum(len(group["params"]) for group in optimizer.param_groups)
-            if self._checked.get(optimizer) == count:
-                continue
-            if any(parameter not in self._known for group in optimizer.param_groups for parameter in group["params"]):
-                raise MisuseError(f"A {type(optimizer).__name__} holds parameters of no prepared module.",
-                                  "Their gradients are not averaged over the ranks, so the ranks would part.",
-                                  "Call run.prepare(module) before the optimizer is built from module.parameters().")
-            self._checked[optimizer] = count
+        if self._group.size > 1:
+            self._known.require(optimizers)
 
     def layout(self) -> dict[str, Any]:
         buckets = [reduction.bucket_bytes for reduction in self._reductions]
@@ -103,7 +94,6 @@ class DDP(Single):
         self._reductions.clear()
         self._buffers.clear()
         self._known.clear()
-        self._checked.clear()
         super().close()
 
 

@@ -22,6 +22,7 @@ from rankwise.modes.agreement import equalise, require_same_module
 from rankwise.modes.arrivals import Arrivals
 from rankwise.modes.batchnorm import spread_batchnorm
 from rankwise.modes.inplace import put_in_front
+from rankwise.modes.known import KnownParameters
 from rankwise.modes.norows import StandIn, TakesNoRows
 from rankwise.modes.options import PrepareOptions
 from rankwise.modes.sameness import Determinism, differences, facts, require_same
@@ -49,6 +50,7 @@ class Exact(Single):
         require_same(group)
         self._shards = shards
         self._determinism = Determinism()
+        self._known = KnownParameters("Exact mode sums the gradients of prepared modules alone.")
         self._parameters: dict[nn.Parameter, str] = {}
         self._order: list[nn.Parameter] = []
         self._buffers: list[ShardBuffers] = []
@@ -71,23 +73,22 @@ class Exact(Single):
             self._buffers.append(ShardBuffers(module))
             for name, parameter in module.named_parameters():
                 self._parameters.setdefault(parameter, name)
+            self._known.update(self._parameters)
             self._lay_out_anew()
         put_in_front(TakesNoRows, module, _stand_in=self._stand_in)
 
     def require_known_parameters(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        for optimizer in optimizers:
-            if any(parameter not in self._parameters for group in optimizer.param_groups
-                   for parameter in group["params"]):
-                raise MisuseError(f"A {type(optimizer).__name__} holds parameters of no prepared module.",
-                                  "Exact mode sums the gradients of prepared modules alone.",
-                                  "Call run.prepare(module) before the optimizer is built from module.parameters().")
+        self._known.require(optimizers)
 
     # A step
 
     def expect(self, micro_batch: MicroBatch) -> None:
         super().expect(micro_batch)
         for buffers in self._buffers:
-            buffers.begin_step() if micro_batch.is_first else buffers.restore()
+            if micro_batch.is_first:
+                buffers.begin_step()
+            else:
+                buffers.restore()
         if micro_batch.is_first and self._pipeline is not None:
             self._pipeline.clear()   # of a step that was broken off
         self._share, self._is_complete = micro_batch, False
@@ -198,6 +199,7 @@ class Exact(Single):
     def close(self) -> None:
         self._determinism.end()
         self._lay_out_anew()
+        self._known.clear()
         self._parameters.clear()
         self._buffers.clear()
         super().close()
