@@ -18,7 +18,7 @@ LAYERS = [
     ["errors"],
     ["world", "settings", "keys", "microbatch", "structure"],
     ["environment", "runfolder"],
-    ["device", "group", "collectives"],
+    ["device", "group", "collectives", "sidechannel"],
     ["orderfree"],
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],
     ["datasets"],

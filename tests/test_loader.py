@@ -401,6 +401,7 @@ def test_error_in_a_data_set_names_the_sample(workers: int) -> None:
     assert "sample 7 of the data set" in told or sys.version_info < (3, 11)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")   # torch raises in a signal handler
 def test_killed_worker_is_reported() -> None:
     """A worker that dies gives one message about workers and memory, not a hang."""
     with pytest.raises(DataError, match="Rank 0 got no batch from its 1 data worker"):

@@ -46,6 +46,18 @@ def witness() -> Path | None:
     return Path(text) if text else None
 
 
+def store_address() -> tuple[str, int] | None:
+    """Host and port of the store that the ranks of this job meet in; None where there is none."""
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    return (host, int(port)) if host and port.isdecimal() and int(port) > 0 else None
+
+
+def attempt() -> int:
+    """How often torch's elastic agent has started the ranks of this machine before."""
+    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(text) if text.isdecimal() else 0
+
+
 def error_file() -> Path | None:
     """Where torch's elastic agent looks for the reason of a failure."""
     text = os.environ.get("TORCHELASTIC_ERROR_FILE")
