@@ -21,7 +21,7 @@ LAYERS = [
     ["device", "group", "collectives", "sidechannel"],
     ["orderfree"],
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],
-    ["datasets"],
+    ["datasets", "saving"],
     ["run"],
     ["launcher"],
     ["verify"],

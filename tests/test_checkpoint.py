@@ -430,7 +430,7 @@ def test_an_interrupted_save_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def _part(run: Any, source: Path | None, target: Path, stop: int) -> dict[str, Any]:
     """Train to step `stop` of 9 (three epochs of batches of 8, 8 and 5 rows), save there, and tell what came out."""
-    run._resume_from = source
+    run._saving.resume_from = source
     inputs = torch.linspace(-1, 1, 21, dtype=torch.float64)[:, None]
     model = nn.Linear(1, 1, dtype=torch.float64)
     nn.init.constant_(model.weight, 1.0 if source is None else 77.0)

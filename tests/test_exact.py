@@ -412,7 +412,7 @@ def with_losses_of_the_rank(run: Run) -> None:
 
 def part(group: Group, name: str, folder: Path, source: Path | None, stop: int | None) -> dict[str, str]:
     run = opened(group, settings_for(TRAININGS[name], group.size, folder))
-    run._resume_from = source
+    run._saving.resume_from = source
     return train(run, TRAININGS[name], stop)
 
 

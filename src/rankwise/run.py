@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from rankwise import keys, totals
-from rankwise.checkpoint.state import Checkpoints
 from rankwise.data.loader import Loader
 from rankwise.errors import MisuseError
 from rankwise.group import Group
@@ -20,6 +19,7 @@ from rankwise.microbatch import MicroBatch
 from rankwise.modes import Mode
 from rankwise.monitor import Monitor, Sink
 from rankwise.prepared import Prepared
+from rankwise.saving import Parts, Saving
 from rankwise.settings import Settings
 from rankwise.step import Stepper
 
@@ -44,12 +44,11 @@ class Run:
         self._group, self._mode, self._monitor = group, mode, monitor
         self._own_key = keys.mix(settings.seed, group.rank if settings.exact is None else 0, _STEPS)
         self._stepper = Stepper(group, settings.amp, averaged_over=mode.averaged_over, shards=settings.exact or 1)
-        self._checkpoints = Checkpoints(folder / "checkpoints", group)
-        self._resume_from = resume_from
         self._prepared = Prepared()
-        self._loaders: list[Loader] = []
-        self._later_loaders = 0
         self._in_hand: InHand[Loader] = InHand()
+        parts = Parts(group, mode, monitor, self._stepper, self._prepared, self._in_hand)
+        self._saving = Saving(parts, folder, resume_from)
+        self._later_loaders = 0
         self._micro_batches_this_step = 0
         self._owes_step = False
         self._restored = False
@@ -133,13 +132,13 @@ class Run:
                         replicas=self._mode.replicas, shards=self.settings.exact,
                         on_micro_batch=self._on_micro_batch, **options)
         if not self._restored:
-            self._loaders.append(loader)
+            self._saving.loaders.append(loader)
         return loader
 
     def _number(self) -> int:
         """What tells a loader's order from another's: its place, or (made inside an epoch) the epoch and its place."""
         if not self._restored:
-            return len(self._loaders)
+            return len(self._saving.loaders)
         self._later_loaders += 1
         return keys.mix(self.epoch, self._later_loaders)
 
@@ -170,7 +169,9 @@ class Run:
 
     def epochs(self, total: int) -> Iterator[int]:
         """Epoch numbers up to `total`. The first turn restores all that was prepared where the run is resumed."""
-        self._restore()
+        if not self._restored:
+            self._restored = True
+            self.epoch, self.steps = self._saving.restore()
         for epoch in range(self.epoch, total):
             self.epoch, self._later_loaders = epoch, 0
             with self._monitor.epoch(epoch, total):
@@ -302,46 +303,12 @@ class Run:
         Call it after `run.step` returned True, or last in an epoch's body: an epoch whose data is used up counts as
         finished. Raises MisuseError in the middle of a global batch.
         """
-        if (self._owes_step and self._in_hand) or self._stepper.is_accumulating:
-            raise MisuseError("run.save was called in the middle of a global batch.",
-                              "The gradients of its first part would be lost.",
-                              "Save where run.step returned True, or after the loop over the loader.")
-        if any(loader not in self._loaders for loader in self._in_hand.loaders()):
-            raise MisuseError("run.save was called in a loop over a loader that was made inside an epoch.",
-                              "A checkpoint keeps the position of loaders that are there when the epochs begin.",
-                              "Call run.loader before run.epochs, or save after the loop.")
-        mid_epoch = bool(self._in_hand)
-        position = {"epoch": self.epoch if mid_epoch else self.epoch + 1, "steps": self.steps,
-                    "loaders": [loader.state_dict() for loader in self._loaders],
-                    "scaler": self._stepper.state_dict(), "layout": self._mode.layout(),
-                    "progress": self._monitor.state_dict() if mid_epoch else None}
-        folder = self._checkpoints.save(self.steps, self._prepared.things, position)
-        self._monitor.saved(folder)
-        return folder
+        is_in_step = (self._owes_step and bool(self._in_hand)) or self._stepper.is_accumulating
+        return self._saving.save(self.epoch, self.steps, is_in_step=is_in_step)
 
     def export(self, path: str | Path) -> None:
         """Write the first prepared model's plain state dict with torch.save, atomically, from rank 0."""
-        self._checkpoints.export(self._prepared.first_model(), Path(path))
-        self._monitor.exported(Path(path))
-
-    def _restore(self) -> None:
-        if self._restored:
-            return
-        self._restored = True
-        if self._resume_from is None:
-            return
-        folder, passed_over = self._checkpoints.find(self._resume_from)
-        for error in passed_over:
-            self.print(f"passed over: {error.truth}")
-        position = self._checkpoints.load(folder, self._prepared.things)
-        self.epoch, self.steps = position["epoch"], position["steps"]
-        self._stepper.load_state_dict(position["scaler"])
-        for loader, state in zip(self._loaders, position["loaders"], strict=False):
-            loader.load_state_dict(state)
-        self._group.at_step(self.steps)
-        self._monitor.resumed(folder, self.epoch, self.steps, position["progress"])
-        for line in self._mode.resumed(position["layout"]):
-            self.print(line)
+        self._saving.export(Path(path))
 
     def close(self) -> None:
         """End the log and let go of the replicas; the launcher calls this."""
