@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
+import os
 import pickle
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -40,12 +42,12 @@ def outcomes(function: Callable[..., Any], world_size: int, *args: Any, deadline
 
 def _start(entry: Callable[..., Any], function: Callable[..., Any], world_size: int, args: tuple[Any, ...],
            settings: dict[str, Any], deadline_seconds: float, keep_errors: bool = False) -> list[Any]:
-    with tempfile.TemporaryDirectory(prefix="rankwise-test-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="rankwise-test-") as scratch, _store() as address:
         pipes, processes = [], []
         for rank in range(world_size):
             ours, theirs = _context.Pipe(duplex=False)
-            process = _context.Process(target=_rank, args=(entry, theirs, rank, world_size, scratch, function, args,
-                                                           settings), daemon=False)
+            process = _context.Process(target=_rank, args=(entry, theirs, rank, world_size, scratch, address, function,
+                                                           args, settings), daemon=False)
             process.start()
             theirs.close()
             pipes.append(ours)
@@ -58,6 +60,14 @@ def _start(entry: Callable[..., Any], function: Callable[..., Any], world_size: 
                 if process.is_alive():
                     process.kill()
                     process.join(5)
+
+
+@contextlib.contextmanager
+def _store() -> Iterator[dict[str, str]]:
+    """A store such as a launcher keeps, by the variables that name it: for threads beside the training."""
+    import torch.distributed as dist
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
 
 
 def _collect(pipes: list[Connection], deadline_seconds: float, keep_errors: bool) -> list[Any]:
@@ -85,7 +95,9 @@ def _collect(pipes: list[Connection], deadline_seconds: float, keep_errors: bool
 
 
 def _rank(entry: Callable[..., Any], pipe: Connection, rank: int, world_size: int, scratch: str,
-          function: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> None:
+          address: dict[str, str], function: Callable[..., Any], args: tuple[Any, ...],
+          settings: dict[str, Any]) -> None:
+    os.environ.update(address)
     try:
         answer = (True, entry(rank, world_size, Path(scratch), function, args, settings))
     except BaseException as error:

@@ -19,7 +19,7 @@ LAYERS = [
     ["world", "settings", "keys", "microbatch", "structure"],
     ["environment", "runfolder"],
     ["device", "group", "collectives", "sidechannel"],
-    ["orderfree"],
+    ["orderfree", "stepagreement"],
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],
     ["datasets", "saving"],
     ["run"],
