@@ -32,6 +32,7 @@ from rankwise.orderfree.pipeline import Pipeline
 from rankwise.orderfree.shardsum import ShardSum
 from rankwise.run import Run
 from rankwise.settings import Settings
+from rankwise.stepagreement import StepAgreement
 from rankwise.world import World
 from training import mlp, state_of
 
@@ -258,7 +259,8 @@ def train_all(group: Group, names: list[str]) -> dict[str, dict[str, str]]:
 def opened(group: Group, settings: Settings) -> Run:
     mode = open_mode(settings.mode, group=group, devices=group.size, amp=settings.amp, exact=settings.exact)
     folder = Path(group.broadcast_object(settings.runs))
-    return Run(settings, group=group, mode=mode, monitor=Monitor(group, folder, settings), folder=folder)
+    return Run(settings, group=group, mode=mode, monitor=Monitor(group, folder, settings), folder=folder,
+               agreement=StepAgreement(None, limit_seconds=1))
 
 
 REQUIRED = list(TRAININGS)[:3]

@@ -24,6 +24,7 @@ from rankwise.modes import open_mode
 from rankwise.monitor import Monitor
 from rankwise.run import Run
 from rankwise.settings import Settings
+from rankwise.stepagreement import StepAgreement
 from training import data, mlp, state_of
 
 ROWS, BATCH = 107, 8   # 14 steps an epoch; the tail of 3 rows leaves one rank of 4 without any
@@ -224,7 +225,7 @@ def open_runs(group: Group, mode: str, devices: int) -> Iterator[Callable[[], Ru
         def fresh() -> Run:
             opened = open_mode(mode, group=group, devices=devices, amp="no")
             return Run(settings, group=group, mode=opened, monitor=Monitor(group, Path(folder), settings),
-                       folder=Path(folder))
+                       folder=Path(folder), agreement=StepAgreement(None, limit_seconds=1))
         yield fresh
 
 

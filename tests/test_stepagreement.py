@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import threading
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import rankwise as rw
 from ranks import run_ranks
 from rankwise import stepagreement
-from rankwise.errors import PeerError
+from rankwise.errors import PeerError, Preempted
 from rankwise.stepagreement import NOTHING, StepAgreement
 
 Acts = list[tuple[int, frozenset[str]]]
@@ -202,13 +205,47 @@ def test_alone_a_wish_is_due_at_the_next_step() -> None:
     agreement.close()
 
 
+def stopped(run: rw.Run, moment: str) -> tuple[int, list[str], dict[str, float]]:
+    """Asked to stop in a body of the second epoch: at which step it did, and what was saved where."""
+    model = run.prepare(nn.Linear(4, 1))
+    optimizer = run.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    schedule = run.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 1000))
+    loader, scored = run.loader(torch.ones(21, 4), 4), run.loader(torch.ones(9, 4), 2)
+
+    def batches() -> Any:
+        return {"in a body": loader, "no loader": [torch.ones(2, 4)] * 6}.get(moment) or run.loader(loader.dataset, 4)
+
+    def train() -> None:
+        for epoch in run.epochs(9):
+            for batch in batches():
+                if epoch == 1 and run.steps == 8:
+                    run._agreement.ask("stop")
+                run.step(model(batch).square().mean(), optimizer)
+                with torch.no_grad():
+                    sum(float(model(more).sum()) for more in scored)
+                schedule.step()
+
+    with pytest.raises(Preempted):
+        train()
+    saved = [path.name for path in (run.folder / "checkpoints").iterdir()]
+    states = torch.load(run.folder / "checkpoints" / saved[0] / "state.pt", weights_only=True).values()
+    position = json.loads((run.folder / "checkpoints" / saved[0] / "position.json").read_text())["position"]
+    return run.steps, saved, {"scheduled": next(each["last_epoch"] for each in states if "last_epoch" in each),
+                              "epoch": position["epoch"], "batch": position["loaders"][0]["batch"]}
+
+
+@pytest.mark.parametrize(("moment", "step", "position"), [
+    ("in a body", 9, {"epoch": 1, "batch": 3}), ("made inside", 12, {"epoch": 2, "batch": 0}),
+    ("no loader", 12, {"epoch": 2, "batch": 0})])
+def test_a_wish_is_done_where_nothing_of_a_step_is_lost(moment: str, step: int, position: dict[str, int]) -> None:
+    """At the end of the loop body, after the schedule; where that has no position, at the end of the epoch."""
+    (steps, saved, state), = run_ranks(stopped, 1, moment)
+    assert (steps, saved) == (step, [f"step-{step:06d}"])
+    assert state == {"scheduled": step, **position}
+
+
 def real(run: rw.Run) -> Acts:
-    from rankwise.sidechannel import SideChannel
-    from rankwise.world import World
-    world = World(rank=run.rank, size=run.world_size, local_rank=run.rank, local_size=run.world_size)
-    channel = SideChannel.open(world, limit_seconds=10)
-    assert channel is not None
-    agreement = StepAgreement(channel, limit_seconds=20)
+    agreement = run._agreement
     acts: Acts = []
     step = 0
     while len(acts) < 2:
@@ -220,7 +257,6 @@ def real(run: rw.Run) -> Acts:
         due = agreement.due()
         if due:
             acts.append((step, due))
-    agreement.close()
     return acts
 
 

@@ -7,11 +7,14 @@
     ├── CheckpointError   a checkpoint is missing, damaged or of another training
     └── PeerError         another rank is lost, late or went another way
 
-Exit codes of every command: 0 success, 1 the training failed, 2 usage, 130 interrupted.
+    Preempted         the system asked the training to end; it is no error              exit code 75
+
+Exit codes of every command: 0 success, 1 the training failed, 2 usage, 75 preempted (to be continued), 130 interrupted.
 """
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_PREEMPTED = 75   # EX_TEMPFAIL of sysexits.h: the same command may succeed later
 EXIT_INTERRUPTED = 130
 
 
@@ -52,3 +55,10 @@ class CheckpointError(RankwiseError):
 
 class PeerError(RankwiseError):
     """Another rank is lost, late or went another way."""
+
+
+class Preempted(SystemExit):
+    """The training was asked to end and has saved what it had; no `except Exception` holds it up."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_PREEMPTED)

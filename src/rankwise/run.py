@@ -12,7 +12,7 @@ from torch import nn
 
 from rankwise import keys, totals
 from rankwise.data.loader import Loader
-from rankwise.errors import MisuseError
+from rankwise.errors import MisuseError, Preempted
 from rankwise.group import Group
 from rankwise.inhand import InHand
 from rankwise.microbatch import MicroBatch
@@ -22,6 +22,7 @@ from rankwise.prepared import Prepared
 from rankwise.saving import Parts, Saving
 from rankwise.settings import Settings
 from rankwise.step import Stepper
+from rankwise.stepagreement import NOTHING, STOP, StepAgreement
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
@@ -35,13 +36,13 @@ class Run:
     `log`, `save`. Every method is called by every rank, unless its text says otherwise.
     """
 
-    def __init__(self, settings: Settings, *, group: Group, mode: Mode, monitor: Monitor, folder: Path,
-                 resume_from: Path | None = None) -> None:
+    def __init__(self, settings: Settings, *, group: Group, mode: Mode, monitor: Monitor, agreement: StepAgreement,
+                 folder: Path, resume_from: Path | None = None) -> None:
         self.settings = settings
         self.folder = folder
         self.epoch = 0
         self.steps = 0
-        self._group, self._mode, self._monitor = group, mode, monitor
+        self._group, self._mode, self._monitor, self._agreement = group, mode, monitor, agreement
         self._own_key = keys.mix(settings.seed, group.rank if settings.exact is None else 0, _STEPS)
         self._stepper = Stepper(group, settings.amp, averaged_over=mode.averaged_over, shards=settings.exact or 1)
         self._prepared = Prepared()
@@ -52,6 +53,8 @@ class Run:
         self._micro_batches_this_step = 0
         self._owes_step = False
         self._restored = False
+        self._wishes = NOTHING
+        self._loaders_of_step: list[Loader] = []
 
     # Who and where
 
@@ -130,7 +133,7 @@ class Run:
         options.setdefault("micro_batch", self.settings.micro_batch)
         loader = Loader(dataset, batch_size, group=self._group, seed=self.settings.seed, number=self._number(),
                         replicas=self._mode.replicas, shards=self.settings.exact,
-                        on_micro_batch=self._on_micro_batch, **options)
+                        on_micro_batch=self._on_micro_batch, on_turn_end=self._on_turn_end, **options)
         if not self._restored:
             self._saving.loaders.append(loader)
         return loader
@@ -155,6 +158,18 @@ class Run:
         self._monitor.expect(loader, micro_batch)
         self._seed_torch(self._micro_batches_this_step if micro_batch.shard is None else micro_batch.shard)
 
+    def _on_turn_end(self, loader: Loader) -> None:
+        """A loop body is over, and with it what the user does after an update: schedules, averages of weights."""
+        if self._wishes and loader in self._loaders_of_step and self._saving.obstacle(self._is_in_step) is None:
+            self._grant()
+
+    def _grant(self) -> None:
+        """Do what the ranks agreed to do at this step."""
+        wishes, self._wishes = self._wishes, NOTHING
+        self.save()
+        if STOP in wishes:
+            raise Preempted
+
     def _seed_torch(self, part: int) -> None:
         """torch's own generators, from (seed, rank, step, part of the step): dropout differs between all of these.
 
@@ -176,6 +191,8 @@ class Run:
             self.epoch, self._later_loaders = epoch, 0
             with self._monitor.epoch(epoch, total):
                 yield epoch
+            if self._wishes:
+                self._grant()
         self.epoch = total
 
     def step(self, loss: Any, *rest: Any, weight: Any = None, reduction: str = "mean",
@@ -244,6 +261,9 @@ class Run:
         self.steps += 1
         self._group.at_step(self.steps)
         self._monitor.after_step(self.steps)
+        due = self._agreement.due()
+        if due:
+            self._wishes, self._loaders_of_step = self._wishes | due, self._in_hand.loaders()
         return updated
 
     # Over all ranks
@@ -303,8 +323,11 @@ class Run:
         Call it after `run.step` returned True, or last in an epoch's body: an epoch whose data is used up counts as
         finished. Raises MisuseError in the middle of a global batch.
         """
-        is_in_step = (self._owes_step and bool(self._in_hand)) or self._stepper.is_accumulating
-        return self._saving.save(self.epoch, self.steps, is_in_step=is_in_step)
+        return self._saving.save(self.epoch, self.steps, is_in_step=self._is_in_step)
+
+    @property
+    def _is_in_step(self) -> bool:
+        return (self._owes_step and bool(self._in_hand)) or self._stepper.is_accumulating
 
     def export(self, path: str | Path) -> None:
         """Write the first prepared model's plain state dict with torch.save, atomically, from rank 0."""

@@ -38,14 +38,15 @@ class Saving:
 
     def save(self, epoch: int, steps: int, *, is_in_step: bool) -> Path:
         """Write a checkpoint; returns its folder. See `Run.save`."""
-        obstacle = self._obstacle(is_in_step)
+        obstacle = self.obstacle(is_in_step)
         if obstacle is not None:
             raise obstacle
         folder = self._checkpoints.save(steps, self._parts.prepared.things, self._position(epoch, steps))
         self._parts.monitor.saved(folder)
         return folder
 
-    def _obstacle(self, is_in_step: bool) -> MisuseError | None:
+    def obstacle(self, is_in_step: bool) -> MisuseError | None:
+        """Why a checkpoint made now would lose something; the same on every rank."""
         if is_in_step:
             return MisuseError("run.save was called in the middle of a global batch.",
                                "The gradients of its first part would be lost.",

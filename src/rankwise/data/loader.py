@@ -51,7 +51,8 @@ class Loader:
     """
 
     def __init__(self, dataset: Any, batch_size: int | None = None, *, group: Group, seed: int,
-                 on_micro_batch: Callable[[Loader, MicroBatch | None], None], replicas: int = 1, number: int = 0,
+                 on_micro_batch: Callable[[Loader, MicroBatch | None], None],
+                 on_turn_end: Callable[[Loader], None] = lambda _: None, replicas: int = 1, number: int = 0,
                  shuffle: bool = False, drop_last: bool = False, weights: Any = None,
                  batch_sampler: Iterable[Sequence[int]] | None = None,
                  collate_fn: Callable[[list[Any]], Any] | None = None, num_workers: int = 0,
@@ -66,7 +67,7 @@ class Loader:
                              "Give, for example, augment=[rw.augment.Crop(4), rw.augment.Flip()].")
         if micro_batch is not None:
             micro_batch = whole_number("micro_batch", micro_batch, least=1) * replicas
-        self._device, self._on_micro_batch = group.device, on_micro_batch
+        self._device, self._on_micro_batch, self._on_turn_end = group.device, on_micro_batch, on_turn_end
         self._source, self._finish = source_of(
             dataset, batch_size, group=group, seed=mix(seed, number), bound=micro_batch, shards=shards,
             shuffle=shuffle, drop_last=drop_last, weights=weights, batch_sampler=batch_sampler, collate=collate_fn,
@@ -102,6 +103,7 @@ class Loader:
                 self._batch = turn.batch + 1 if turn.share.is_last else turn.batch
                 self._on_micro_batch(self, turn.share)
                 yield batch
+                self._on_turn_end(self)
         finally:
             self.passes += 1
             self._batch = 0

@@ -20,6 +20,8 @@ from rankwise.modes import open_mode, resolve
 from rankwise.monitor import Monitor
 from rankwise.run import Run
 from rankwise.settings import Settings
+from rankwise.sidechannel import SideChannel
+from rankwise.stepagreement import StepAgreement
 from rankwise.world import World
 
 
@@ -70,7 +72,10 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
                      exact=settings.exact)
     monitor = Monitor(group, folder, settings)
     monitor.begin(mode.name, group.size * mode.replicas)
-    run = Run(settings, group=group, mode=mode, monitor=monitor, folder=folder, resume_from=resume_from)
+    agreement = StepAgreement(SideChannel.open(group.world, limit_seconds=settings.timeout),
+                              limit_seconds=settings.timeout)
+    run = Run(settings, group=group, mode=mode, monitor=monitor, agreement=agreement, folder=folder,
+              resume_from=resume_from)
     try:
         yield run
         monitor.finished()
@@ -80,5 +85,6 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
         group.report(f"{how} at step {run.steps}")
         raise
     finally:
+        agreement.close()
         run.close()
         group.close()
