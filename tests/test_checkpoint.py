@@ -23,7 +23,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from ranks import run_groups, run_ranks
-from rankwise.checkpoint.state import Checkpoints, export_weights
+from rankwise.checkpoint import folder as folders
+from rankwise.checkpoint.ranks import Checkpoints
+from rankwise.checkpoint.state import export_weights
 from rankwise.errors import CheckpointError
 from rankwise.group import Group
 from rankwise.world import World
@@ -76,10 +78,17 @@ def alone(tmp_path: Path) -> Checkpoints:
     return Checkpoints(tmp_path / "checkpoints", Group(World(), torch.device("cpu")))
 
 
+def kept(checkpoints: Checkpoints, step: int, things: dict[str, Any], position: dict[str, Any] = POSITION) -> Path:
+    """Save, and wait for the disk."""
+    folder, _ = checkpoints.save(step, things, position)
+    checkpoints.require_written()
+    return folder
+
+
 def saved(tmp_path: Path, step: int = 7) -> Path:
     things = build()
     train(things, range(min(step, 9)))
-    return alone(tmp_path).save(step, things, POSITION)
+    return kept(alone(tmp_path), step, things)
 
 
 def damage(file: Path) -> None:
@@ -135,7 +144,7 @@ def test_safetensors_own_loader_restores_a_tied_model(tmp_path: Path) -> None:
             self.second.weight = self.first.weight
 
     model, other = Pair(), Pair()
-    folder = alone(tmp_path).save(1, {"model": model}, POSITION)
+    folder = kept(alone(tmp_path), 1, {"model": model}, POSITION)
     assert load_model(other, folder / "model.safetensors") == (set(), [])
     assert torch.equal(model.second.weight, other.second.weight)
 
@@ -148,7 +157,7 @@ def test_a_view_is_saved_without_the_storage_around_it(tmp_path: Path) -> None:
             flat = torch.arange(100_000.0)
             self.first, self.second = nn.Parameter(flat[:4]), nn.Parameter(flat[4:8].view(2, 2).t())
 
-    folder = alone(tmp_path).save(1, {"model": Flat()}, POSITION)
+    folder = kept(alone(tmp_path), 1, {"model": Flat()}, POSITION)
     assert (folder / "model.safetensors").stat().st_size < 1000
     restored = Flat()
     nn.init.zeros_(restored.second)
@@ -162,7 +171,7 @@ def test_a_view_is_saved_without_the_storage_around_it(tmp_path: Path) -> None:
 def test_compiled_and_plain_models_read_each_others_checkpoints(tmp_path: Path) -> None:
     """The names that torch.compile adds are in no file."""
     plain, compiled = nn.Linear(2, 2), torch.compile(nn.Linear(2, 2), backend="eager")   # inductor starts a process
-    folder = alone(tmp_path).save(1, {"model": compiled}, POSITION)
+    folder = kept(alone(tmp_path), 1, {"model": compiled}, POSITION)
     assert set(load_file(folder / "model.safetensors")) == {"weight", "bias"}
     alone(tmp_path).load(folder, {"model": plain})
     assert torch.equal(plain.weight, compiled.weight)
@@ -180,9 +189,9 @@ def test_the_newest_sound_checkpoint_is_found_and_the_damaged_ones_are_named(tmp
     (parent / "step-1000000" / "state.pt").unlink()
     (parent / "step-000100" / "position.json").write_text("{")
     (parent / ".step-1000002.part").mkdir()
-    folder, passed_over = alone(tmp_path).find(tmp_path)
+    folder, passed_over = folders.find(tmp_path)
     assert folder == parent / "step-000099"
-    assert ["step-1000001" in str(passed_over[0]), "CRC-32" in passed_over[0].truth] == [True, True]
+    assert ["step-1000001" in str(passed_over[0]), "SHA-256" in passed_over[0].truth] == [True, True]
     assert "state.pt cannot be read" in passed_over[1].truth
     assert "position.json cannot be read" in passed_over[2].truth
 
@@ -190,25 +199,25 @@ def test_the_newest_sound_checkpoint_is_found_and_the_damaged_ones_are_named(tmp
 def test_a_checkpoint_asked_for_by_name_is_never_replaced_by_another(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     folder = saved(tmp_path, 2)
-    assert alone(tmp_path).find(folder) == (folder, [])
+    assert folders.find(folder) == (folder, [])
     damage(folder / "state.pt")
     with pytest.raises(CheckpointError, match=r"is damaged: state\.pt is not what was written"):
-        alone(tmp_path).find(folder)
+        folders.find(folder)
 
 
 def test_a_run_without_a_sound_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("{}")
     with pytest.raises(CheckpointError, match="It holds none yet"):
-        alone(tmp_path).find(tmp_path)
+        folders.find(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     with pytest.raises(CheckpointError, match="It cannot be read"):
-        alone(tmp_path).find(tmp_path)
+        folders.find(tmp_path)
     (tmp_path / "checkpoints").unlink()
     damage(saved(tmp_path) / "state.pt")
     with pytest.raises(CheckpointError, match=r"no checkpoint that can be loaded(.|\n)*state\.pt"):
-        alone(tmp_path).find(tmp_path)
+        folders.find(tmp_path)
     with pytest.raises(CheckpointError, match=r"position\.json cannot be read"):
-        alone(tmp_path).find(tmp_path / "elsewhere")
+        folders.find(tmp_path / "elsewhere")
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
@@ -216,29 +225,35 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     content = json.loads((folder / "position.json").read_text())
     (folder / "position.json").write_text(json.dumps({**content, "format": 2}))
     with pytest.raises(CheckpointError, match="checkpoint format 2"):
-        alone(tmp_path).find(folder)
+        folders.find(folder)
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     saved(tmp_path, 7)
     things = build(seed=5)
-    folder = alone(tmp_path).save(7, things, {**POSITION, "epoch": 4})
+    folder = kept(alone(tmp_path), 7, things, {**POSITION, "epoch": 4})
     assert json.loads((folder / "position.json").read_text())["position"]["epoch"] == 4
     assert [path.name for path in folder.parent.iterdir()] == ["step-000007"]
 
 
-def test_what_a_kill_between_two_renames_leaves_is_still_found(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_is_put_in_order_by_the_next_start(tmp_path: Path) -> None:
+    """A checkpoint that had stepped aside for a newer of its step gets its name back, unless the newer is there."""
     folder = saved(tmp_path)
     folder.rename(folder.with_name("step-000007.old"))
-    assert alone(tmp_path).find(tmp_path)[0] == folder.with_name("step-000007.old")
-    saved(tmp_path, 8)
-    assert [path.name for path in folder.parent.iterdir()] == ["step-000008"]
+    (folder.parent / ".step-000008.part").mkdir()
+    (folder.parent / ".step-000008.part" / "model.safetensors").write_text("half")
+    assert folders.find(tmp_path)[0] == folder.with_name("step-000007.old")
+    assert alone(tmp_path).begin(None) == (folder, [])
+    assert [path.name for path in folder.parent.iterdir()] == ["step-000007"]
+    shutil.copytree(folder, folder.with_name("step-000007.old"))
+    assert alone(tmp_path).begin(None) == (folder, [])
+    assert [path.name for path in folder.parent.iterdir()] == ["step-000007"]
 
 
 WRITER = """
 import sys, torch
 from pathlib import Path
-from rankwise.checkpoint.state import Checkpoints
+from rankwise.checkpoint.ranks import Checkpoints
 from rankwise.group import Group
 from rankwise.world import World
 torch.set_num_threads(1)
@@ -247,6 +262,7 @@ model = torch.nn.Linear(1000, 1000)
 for step in range(1, 10_000):
     torch.nn.init.constant_(model.weight, float(step))
     checkpoints.save(step // 2, {"model": model}, {"weight": float(step)})
+    checkpoints.require_written()
     print(step, flush=True)
 """
 
@@ -267,7 +283,7 @@ def test_a_kill_in_the_middle_of_saving_leaves_the_last_one_whole(tmp_path: Path
         reported = int(rest[-1]) if rest else reported
         model = nn.Linear(1000, 1000)
         checkpoints = alone(tmp_path)
-        position = checkpoints.load(checkpoints.find(tmp_path)[0], {"model": model})
+        position = checkpoints.load(folders.find(tmp_path)[0], {"model": model})
         assert position["weight"] >= reported
         assert torch.equal(model.weight, torch.full_like(model.weight, position["weight"]))
         assert not any(found.name.endswith(".safetensors") for found in (tmp_path / "checkpoints").iterdir())
@@ -290,7 +306,7 @@ def test_what_was_prepared_must_be_what_was_saved(tmp_path: Path) -> None:
 
 
 def test_keys_and_shapes_that_differ_are_named(tmp_path: Path) -> None:
-    folder = alone(tmp_path).save(1, {"model": nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))}, POSITION)
+    folder = kept(alone(tmp_path), 1, {"model": nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))}, POSITION)
     other = nn.Sequential(nn.Linear(2, 4), nn.Identity(), nn.Linear(3, 1))
     with pytest.raises(CheckpointError) as caught:
         alone(tmp_path).load(folder, {"model": other})
@@ -301,7 +317,7 @@ def test_keys_and_shapes_that_differ_are_named(tmp_path: Path) -> None:
 
 def test_an_optimizer_over_other_parameters_is_refused(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
-    folder = alone(tmp_path).save(1, {"optimizer": torch.optim.Adam(model.parameters())}, POSITION)
+    folder = kept(alone(tmp_path), 1, {"optimizer": torch.optim.Adam(model.parameters())}, POSITION)
     with pytest.raises(CheckpointError, match="Its optimizer does not fit"):
         alone(tmp_path).load(folder, {"optimizer": torch.optim.Adam([model.weight])})
 
@@ -312,8 +328,8 @@ def test_a_state_that_could_not_be_read_safely_is_refused_when_it_is_saved(tmp_p
             return {"count": np.float64(3)}
 
     with pytest.raises(CheckpointError, match=r"numpy(.|\n)*Convert them in the state_dict"):
-        alone(tmp_path).save(1, {"state": Count()}, POSITION)
-    assert list((tmp_path / "checkpoints").iterdir()) == []
+        kept(alone(tmp_path), 1, {"state": Count()}, POSITION)
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_export_leaves_a_plain_state_dict_with_tied_tensors_shared(tmp_path: Path) -> None:
@@ -333,10 +349,10 @@ def _save_and_load(group: Group, scratch: Path) -> tuple[str, Any, torch.Tensor]
     things = build(seed=0 if group.is_main else 9)   # only rank 0's state is kept
     train(things, range(5))
     checkpoints = Checkpoints(scratch / "checkpoints", group)
-    folder = checkpoints.save(5, things, POSITION)
+    folder = kept(checkpoints, 5, things)
     assert folder.is_dir()
     resumed = build(seed=4)
-    position = checkpoints.load(checkpoints.find(scratch)[0], resumed)
+    position = checkpoints.load(folders.find(scratch)[0], resumed)
     return folder.name, position, resumed["model"].embed.weight.detach()
 
 
@@ -354,18 +370,18 @@ def _fill_the_disk(group: Group, scratch: Path) -> list[str]:
     """No file may grow beyond 100 kB from the second save on: the write fails as on a full disk."""
     checkpoints = Checkpoints(scratch / "checkpoints", group)
     model = nn.Linear(200, 200)
-    checkpoints.save(1, {"model": model}, POSITION)
+    kept(checkpoints, 1, {"model": model})
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     told = []
-    for action in (lambda: checkpoints.save(2, {"model": model}, POSITION),
-                   lambda: checkpoints.save(2, {"optimizer": _adam_with_state(model)}, POSITION),
+    for action in (lambda: kept(checkpoints, 2, {"model": model}),
+                   lambda: kept(checkpoints, 2, {"optimizer": _adam_with_state(model)}),
                    lambda: checkpoints.export(model, scratch / "weights.pth")):
         try:
             action()
         except CheckpointError as error:
             told.append(error.given)
-    found = checkpoints.find(scratch)[0]
+    found = folders.find(scratch)[0]
     return [*told, found.name]
 
 
@@ -404,7 +420,7 @@ def test_a_rank_that_cannot_read_the_checkpoint_is_named_on_every_rank(tmp_path:
 
 def test_a_rank_that_reads_another_checkpoint_is_named_on_every_rank(tmp_path: Path) -> None:
     folder = saved(tmp_path)
-    alone(tmp_path).save(1, build(seed=3), POSITION).rename(folder.parent / "of-another-machine")
+    kept(alone(tmp_path), 1, build(seed=3), POSITION).rename(folder.parent / "of-another-machine")
     for told in run_groups(_refused, 2, folder, True):
         assert "Rank 1 sees other files there than rank 0" in told
 
@@ -421,8 +437,8 @@ def test_an_interrupted_save_leaves_nothing_behind(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        alone(tmp_path).save(1, {"model": nn.Linear(2, 2), "state": Interrupted()}, POSITION)
-    assert list((tmp_path / "checkpoints").iterdir()) == []
+        kept(alone(tmp_path), 1, {"model": nn.Linear(2, 2), "state": Interrupted()}, POSITION)
+    assert not (tmp_path / "checkpoints").exists()
 
 
 # Whole runs
@@ -457,7 +473,7 @@ def _part(run: Any, source: Path | None, target: Path, stop: int) -> dict[str, A
 
 
 def _keep(run: Any, target: Path) -> None:
-    folder = run.save()
+    folder = run.save(wait=True)
     if run.is_main:
         shutil.copytree(folder, target)
 

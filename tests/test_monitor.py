@@ -404,7 +404,7 @@ def test_the_first_line_says_how_the_run_is_laid_out_and_the_last_what_to_try(
         last]
     with monitor(tmp_path) as log:
         for _ in _epochs(log, 2):
-            log.saved(tmp_path / "checkpoints" / "step-000003")
+            log.saved()
             break
         log.finished()
     assert capsys.readouterr().out.splitlines()[1:] == [

@@ -12,7 +12,7 @@ from torch import nn
 
 from rankwise import keys, totals
 from rankwise.data.loader import Loader
-from rankwise.errors import MisuseError, Preempted
+from rankwise.errors import MisuseError
 from rankwise.group import Group
 from rankwise.inhand import InHand
 from rankwise.microbatch import MicroBatch
@@ -22,7 +22,7 @@ from rankwise.prepared import Prepared
 from rankwise.saving import Parts, Saving
 from rankwise.settings import Settings
 from rankwise.step import Stepper
-from rankwise.stepagreement import NOTHING, STOP, StepAgreement
+from rankwise.stepagreement import StepAgreement
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
@@ -42,19 +42,17 @@ class Run:
         self.folder = folder
         self.epoch = 0
         self.steps = 0
-        self._group, self._mode, self._monitor, self._agreement = group, mode, monitor, agreement
+        self._group, self._mode, self._monitor = group, mode, monitor
         self._own_key = keys.mix(settings.seed, group.rank if settings.exact is None else 0, _STEPS)
         self._stepper = Stepper(group, settings.amp, averaged_over=mode.averaged_over, shards=settings.exact or 1)
         self._prepared = Prepared()
         self._in_hand: InHand[Loader] = InHand()
-        parts = Parts(group, mode, monitor, self._stepper, self._prepared, self._in_hand)
-        self._saving = Saving(parts, folder, resume_from)
+        parts = Parts(group, agreement, mode, monitor, self._stepper, self._prepared, self._in_hand)
+        self._saving = Saving(parts, settings, folder, resume_from)
         self._later_loaders = 0
         self._micro_batches_this_step = 0
         self._owes_step = False
         self._restored = False
-        self._wishes = NOTHING
-        self._loaders_of_step: list[Loader] = []
 
     # Who and where
 
@@ -160,15 +158,8 @@ class Run:
 
     def _on_turn_end(self, loader: Loader) -> None:
         """A loop body is over, and with it what the user does after an update: schedules, averages of weights."""
-        if self._wishes and loader in self._loaders_of_step and self._saving.obstacle(self._is_in_step) is None:
-            self._grant()
-
-    def _grant(self) -> None:
-        """Do what the ranks agreed to do at this step."""
-        wishes, self._wishes = self._wishes, NOTHING
-        self.save()
-        if STOP in wishes:
-            raise Preempted
+        if self._saving.is_awaited(loader):
+            self._saving.grant(self.epoch, self.steps, is_in_step=self._is_in_step)
 
     def _seed_torch(self, part: int) -> None:
         """torch's own generators, from (seed, rank, step, part of the step): dropout differs between all of these.
@@ -191,8 +182,7 @@ class Run:
             self.epoch, self._later_loaders = epoch, 0
             with self._monitor.epoch(epoch, total):
                 yield epoch
-            if self._wishes:
-                self._grant()
+            self._saving.grant(epoch, self.steps, is_in_step=self._is_in_step)
         self.epoch = total
 
     def step(self, loss: Any, *rest: Any, weight: Any = None, reduction: str = "mean",
@@ -261,9 +251,7 @@ class Run:
         self.steps += 1
         self._group.at_step(self.steps)
         self._monitor.after_step(self.steps)
-        due = self._agreement.due()
-        if due:
-            self._wishes, self._loaders_of_step = self._wishes | due, self._in_hand.loaders()
+        self._saving.after_step(self.steps)
         return updated
 
     # Over all ranks
@@ -317,13 +305,15 @@ class Run:
         """Log numbers or 0-dim tensors under the current step and epoch; rank 0's values are kept."""
         self._monitor.log(values, step=self.steps, epoch=self.epoch)
 
-    def save(self) -> Path:
-        """Write a checkpoint of all that was prepared and of the position; returns its folder.
+    def save(self, *, wait: bool = False) -> Path:
+        """Keep a checkpoint of all that was prepared and of the position; returns the folder that it will be in.
 
         Call it after `run.step` returned True, or last in an epoch's body: an epoch whose data is used up counts as
-        finished. Raises MisuseError in the middle of a global batch.
+        finished. What is kept is the state at this moment; it is written beside the training, which goes on also where
+        the disk fails, and says so. With `wait` it is on the disk when this returns, or CheckpointError is raised.
+        Raises MisuseError in the middle of a global batch, and CheckpointError for a state that is no plain values.
         """
-        return self._saving.save(self.epoch, self.steps, is_in_step=self._is_in_step)
+        return self._saving.save(self.epoch, self.steps, is_in_step=self._is_in_step, wait=wait)
 
     @property
     def _is_in_step(self) -> bool:
@@ -333,8 +323,14 @@ class Run:
         """Write the first prepared model's plain state dict with torch.save, atomically, from rank 0."""
         self._saving.export(Path(path))
 
+    def finish(self) -> None:
+        """The training function has returned: bring what it made to the disk, and say where it is."""
+        self._saving.finish()
+        self._monitor.finished()
+
     def close(self) -> None:
-        """End the log and let go of the replicas; the launcher calls this."""
+        """Finish the last checkpoint, end the log and let go of the replicas; the launcher calls this."""
+        self._saving.finish()
         self._monitor.close()
         self._mode.close()
         self._prepared.clear()

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import NamedTuple
 
-from rankwise.checkpoint.state import Checkpoints
+from rankwise import runfolder
+from rankwise.checkpoint.ranks import Checkpoints
+from rankwise.checkpoint.retention import Retention
 from rankwise.data.loader import Loader
-from rankwise.errors import MisuseError
+from rankwise.errors import CheckpointError, MisuseError, Preempted
 from rankwise.group import Group
 from rankwise.inhand import InHand
 from rankwise.modes import Mode
 from rankwise.monitor import Monitor
 from rankwise.prepared import Prepared
+from rankwise.settings import Settings
 from rankwise.step import Stepper
+from rankwise.stepagreement import NOTHING, SAVE, STOP, StepAgreement
 
 
 class Parts(NamedTuple):
     """What of a run a checkpoint holds, and whom it tells."""
 
     group: Group
+    agreement: StepAgreement
     mode: Mode
     monitor: Monitor
     stepper: Stepper
@@ -30,20 +36,105 @@ class Parts(NamedTuple):
 class Saving:
     """The checkpoints of one training. Every rank calls every method at the same place."""
 
-    def __init__(self, parts: Parts, folder: Path, resume_from: Path | None) -> None:
+    def __init__(self, parts: Parts, settings: Settings, folder: Path, resume_from: Path | None) -> None:
         self.loaders: list[Loader] = []   # those whose position is kept
         self.resume_from = resume_from
         self._parts = parts
-        self._checkpoints = Checkpoints(folder / "checkpoints", parts.group)
+        self._metric, larger_is_better = settings.best_metric
+        keep_last = settings.keep_last or (1 if self._metric else None)
+        retention = Retention(last=keep_last, metric=self._metric, larger_is_better=larger_is_better)
+        self._checkpoints = Checkpoints(folder / runfolder.CHECKPOINTS, parts.group, retention=retention,
+                                        limit_seconds=settings.timeout)
+        self._every_steps, self._every_seconds = settings.save_interval
+        self._saved_step, self._asked_at = 0, time.monotonic()
+        self._wishes = NOTHING
+        self._loaders_of_step: list[Loader] = []
+        self._has_told_of_metric = self._is_finished = False
 
-    def save(self, epoch: int, steps: int, *, is_in_step: bool) -> Path:
-        """Write a checkpoint; returns its folder. See `Run.save`."""
+    # What the ranks agreed to do, and what `--save-every` asks for: done where a loop body is over
+
+    def after_step(self, steps: int) -> None:
+        """Note what is due at this step; and say what became of the last checkpoint."""
+        self._tell_news()
+        due = self._parts.agreement.due()
+        if self._is_due(steps):
+            due |= {SAVE}
+        if due:
+            self._wishes, self._loaders_of_step = self._wishes | due, self._parts.in_hand.loaders()
+
+    def _is_due(self, steps: int) -> bool:
+        """The same on every rank. By the clock it is rank 0's that asks, and the ranks agree on a step."""
+        if self._every_steps is not None:
+            return steps // self._every_steps > self._saved_step // self._every_steps
+        if self._every_seconds is not None and time.monotonic() - self._asked_at >= self._every_seconds:
+            self._asked_at = time.monotonic()
+            if self._parts.group.is_main:
+                self._parts.agreement.ask(SAVE)
+        return False
+
+    def is_awaited(self, loader: Loader) -> bool:
+        """Whether something is due at the end of a loop body over `loader`."""
+        return bool(self._wishes) and loader in self._loaders_of_step
+
+    def grant(self, epoch: int, steps: int, *, is_in_step: bool) -> None:
+        """Do what is due; at the next place where it can be done, if it cannot here.
+
+        Raises Preempted where the ranks are to stop.
+        """
+        if not self._wishes or self.obstacle(is_in_step) is not None:
+            return
+        wishes, self._wishes = self._wishes, NOTHING
+        if STOP not in wishes:
+            self.save(epoch, steps, is_in_step=is_in_step)
+            return
+        try:
+            self.save(epoch, steps, is_in_step=is_in_step, wait=True)
+        except CheckpointError as error:
+            self._parts.monitor.print(f"{error.given} {error.truth}")
+        else:
+            self._parts.monitor.print(f"asked to end: saved at step {steps}")
+        raise Preempted
+
+    # Checkpoints
+
+    def save(self, epoch: int, steps: int, *, is_in_step: bool, wait: bool = False) -> Path:
+        """Take a checkpoint; returns its folder. See `Run.save`."""
         obstacle = self.obstacle(is_in_step)
         if obstacle is not None:
             raise obstacle
-        folder = self._checkpoints.save(steps, self._parts.prepared.things, self._position(epoch, steps))
-        self._parts.monitor.saved(folder)
+        metrics = self._parts.monitor.metrics(steps)
+        position = self._position(epoch, steps)
+        folder, lines = self._checkpoints.save(steps, self._parts.prepared.things, position, metrics)
+        self._saved_step, self._asked_at = steps, time.monotonic()
+        self._wishes -= {SAVE}
+        for line in [*lines, *self._on_metric(folder, metrics)]:
+            self._parts.monitor.print(line)
+        if wait:
+            self._checkpoints.require_written()
         return folder
+
+    def _on_metric(self, folder: Path, metrics: dict[str, float | None]) -> list[str]:
+        """Said once: that a checkpoint has no number to be compared by."""
+        if self._metric is None or metrics.get(self._metric) is not None or self._has_told_of_metric:
+            return []
+        self._has_told_of_metric = True
+        there = ", ".join(name for name, value in metrics.items() if value is not None) or "none"
+        return [f"--keep-best: {folder.name} has no {self._metric} (it has: {there}). Compared are the checkpoints "
+                f"that are saved right after run.log({self._metric}=...), before another step."]
+
+    def _tell_news(self) -> None:
+        for line in self._checkpoints.news():
+            self._parts.monitor.print(line)
+
+    def finish(self) -> None:
+        """Let the last checkpoint get to the disk, and say what must be known of them all. Waits for no other rank."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        for line in [*self._checkpoints.finish(), *self._checkpoints.summary()]:
+            self._parts.monitor.tell(line)
+        if self._checkpoints.newest is not None:
+            self._parts.monitor.saved()
 
     def obstacle(self, is_in_step: bool) -> MisuseError | None:
         """Why a checkpoint made now would lose something; the same on every rank."""
@@ -72,17 +163,18 @@ class Saving:
 
     def restore(self) -> tuple[int, int]:
         """Bring back all that was prepared where the run is resumed; returns the epoch and the steps to go on from."""
-        if self.resume_from is None:
-            return 0, 0
         monitor = self._parts.monitor
-        folder, passed_over = self._checkpoints.find(self.resume_from)
+        folder, passed_over = self._checkpoints.begin(self.resume_from)
         for error in passed_over:
-            monitor.print(f"passed over: {error.truth}")
+            monitor.print(f"passed over: {error.given} {error.truth}")
+        if folder is None:
+            return 0, 0
         position = self._checkpoints.load(folder, self._parts.prepared.things)
         self._parts.stepper.load_state_dict(position["scaler"])
         for loader, state in zip(self.loaders, position["loaders"], strict=False):
             loader.load_state_dict(state)
         epoch, steps = position["epoch"], position["steps"]
+        self._saved_step = steps
         self._parts.group.at_step(steps)
         monitor.resumed(folder, epoch, steps, position["progress"])
         for line in self._parts.mode.resumed(position["layout"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from rankwise.errors import UsageError
 MODES = ("auto", "single", "dp", "ddp")
 AMP = ("no", "bf16", "fp16")
 ACCELERATORS = ("auto", "cpu", "cuda", "mps")
+_SECONDS = {"s": 1, "min": 60, "h": 3600}
+_SMALLER_IS_BETTER = ("loss", "error", "perplexity")
 
 
 def setting(default: Any, meaning: str) -> Any:
@@ -38,8 +41,8 @@ class Settings:
     runs: str = setting("runs", "folder in which runs are kept")
     resume: str | None = setting(None, "run to continue: its name, its folder, `latest`, or `auto` (--name's, if any)")
     init: str | None = setting(None, "file of weights that the first prepared model starts from")
-    save_every: str | None = setting(None, "time between checkpoints: steps (500) or minutes (10min)")
-    keep_last: int | None = setting(None, "newest checkpoints that are kept (default: all)")
+    save_every: str | None = setting(None, "time between checkpoints: in steps (500) or by the clock (10min, 30s, 2h)")
+    keep_last: int | None = setting(None, "newest checkpoints that are kept (default: all; with --keep-best 1)")
     keep_best: str | None = setting(None, "keep the best checkpoint too, by a metric: accuracy:max, loss:min")
     max_restarts: int = setting(0, "times that all ranks are started again after one has failed")
     grace_seconds: float = setting(30.0, "seconds to save and end in after SIGTERM or SIGUSR1")
@@ -56,6 +59,7 @@ class Settings:
         _one_of("amp", self.amp, AMP)
         _one_of("accelerator", self.accelerator, ACCELERATORS)
         for name, least in (("devices", 1), ("exact", 1), ("micro_batch", 1), ("threads", 1), ("log_every", 1),
+                            ("keep_last", 1),
                             ("nodes", 1), ("node_rank", 0), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
@@ -73,6 +77,37 @@ class Settings:
             raise UsageError(f"--nodes is {self.nodes} and --endpoint is not given.",
                              "The machines must know where to meet.",
                              "Give --endpoint HOST:PORT of machine 0, the same on every machine.")
+
+        _ = self.save_interval, self.best_metric   # they raise for what they cannot read
+
+    @property
+    def save_interval(self) -> tuple[int | None, float | None]:
+        """What --save-every says: (steps, None), (None, seconds), or neither."""
+        if self.save_every is None:
+            return None, None
+        found = re.fullmatch(r"(\d+)(s|min|h)?", str(self.save_every))
+        if found is None or int(found[1]) == 0:
+            raise UsageError(f"--save-every is {self.save_every!r}.",
+                             "It is a number of steps, or a time in s, min or h.",
+                             "Give --save-every 500 or --save-every 10min, for example.")
+        count, unit = int(found[1]), found[2]
+        return (count, None) if unit is None else (None, float(count * _SECONDS[unit]))
+
+    @property
+    def best_metric(self) -> tuple[str | None, bool]:
+        """What --keep-best says: a metric (None: not given), and whether larger is better.
+
+        Without `:min` or `:max` the name decides: smaller is better of a loss, an error and a perplexity.
+        """
+        if self.keep_best is None:
+            return None, False
+        name, _, direction = self.keep_best.partition(":")
+        if not name or direction not in ("", "min", "max"):
+            raise UsageError(f"--keep-best is {self.keep_best!r}.",
+                             "It is the name of a number that run.log is given (or loss), with :min or :max behind it.",
+                             "Give --keep-best accuracy:max, for example.")
+        is_smaller_better = any(word in name.lower() for word in _SMALLER_IS_BETTER)
+        return name, direction == "max" if direction else not is_smaller_better
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -4,18 +4,18 @@
     ├── step-000196/
     │   ├── model.safetensors     one file for each prepared module
     │   ├── state.pt              optimizers, schedules and the like
-    │   └── position.json         where the training stands, and the size and CRC-32 of each file beside it
-    └── .step-000392.part/        being written; a leftover of a killed run is removed by the next save
+    │   └── position.json         where the training stands, and the size and SHA-256 of each file beside it
+    └── .step-000392.part/        being written or removed; a killed run's is removed when its run goes on
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ POSITION = "position.json"
 FORMAT = 1
 _PART = ".part"
 _OLD = ".old"
+_SEAL = "sha256"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -58,10 +59,36 @@ def written_whole(target: Path) -> Iterator[Path]:
             target.rename(aside)
         temporary.rename(target)
         _sync(target.parent)
-        for leftover in [*target.parent.glob(f".step-*{_PART}"), *target.parent.glob(f"step-*{_OLD}")]:
-            _remove(leftover)
+        _remove(aside)
     finally:
         _remove(temporary)
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Put in order what a killed writer left; to be called while nobody writes."""
+    with contextlib.suppress(OSError):
+        for leftover in list(parent.glob(f".step-*{_PART}")):
+            _remove(leftover)
+        for aside in list(parent.glob(f"step-*{_OLD}")):   # one that stepped aside for a newer of the same step
+            target = aside.with_name(aside.name.removesuffix(_OLD))
+            if target.exists():
+                _remove(aside)
+            else:
+                aside.rename(target)
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, at once as far as others see: a kill leaves no half of it under its name."""
+    leaving = checkpoint.with_name(f".{checkpoint.name}{_PART}")
+    with contextlib.suppress(OSError):
+        checkpoint.rename(leaving)
+    _remove(leaving)
+
+
+def steps_of(parent: Path) -> dict[int, Path]:
+    """The checkpoints in a folder, whole or not, by their step."""
+    names = ((re.fullmatch(r"step-(\d+)", folder.name), folder) for folder in parent.iterdir())
+    return {int(name[1]): folder for name, folder in names if name}
 
 
 @contextlib.contextmanager
@@ -79,21 +106,33 @@ def file_written_whole(target: Path) -> Iterator[Path]:
 
 
 def seal(folder: Path, content: dict[str, Any]) -> None:
-    """Write `content` and the checksums of the files beside it to position.json; the last thing to be written."""
+    """Write `content` and the SHA-256 of the files beside it to position.json, which is the last to be written.
+
+    It ends with the SHA-256 of itself.
+    """
     files = {file.name: _fingerprint(file) for file in sorted(folder.iterdir())}
-    text = json.dumps({"format": FORMAT, **content, "files": files}, indent=2)
+    sealed = {"format": FORMAT, **content, "files": files}
+    text = json.dumps({**sealed, _SEAL: _sha256_of(sealed)}, indent=2)
     (folder / POSITION).write_text(text + "\n", "utf-8")
 
 
+def _sha256_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def unseal(folder: Path) -> dict[str, Any]:
-    """The content of position.json. Raises CheckpointError where it cannot be read."""
+    """The content of position.json. Raises CheckpointError where it cannot be read or is not what was written."""
     path = folder / POSITION
     try:
         content = json.loads(path.read_text("utf-8"))
-        if content["format"] > FORMAT:
+        seal, is_known = content.pop(_SEAL), content["format"] == FORMAT
+        if is_known and seal != _sha256_of(content):
+            raise ValueError("its SHA-256 is another")
+        if not is_known:
             raise CheckpointError(f"{folder} has checkpoint format {content['format']}.",
-                                  f"This version of rankwise reads format {FORMAT}.", "Use a newer rankwise.")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+                                  f"This version of rankwise reads format {FORMAT}.",
+                                  "Use the version that wrote it.")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder} was to be loaded.", f"Its {POSITION} cannot be read ({error}).",
                               "Give the folder of a run, or of one of its checkpoints.") from error
     return dict(content)
@@ -108,7 +147,7 @@ def require_sound(folder: Path) -> None:
             raise _damaged(folder, f"{name} cannot be read ({error.strerror})") from error
         if actual != expected:
             raise _damaged(folder, f"{name} is not what was written ({actual['bytes']} bytes of {expected['bytes']}, "
-                                   f"CRC-32 {actual['crc32']} for {expected['crc32']})")
+                                   f"SHA-256 {actual['sha256'][:12]} for {expected['sha256'][:12]})")
 
 
 def find(source: Path) -> tuple[Path, list[CheckpointError]]:
@@ -120,17 +159,25 @@ def find(source: Path) -> tuple[Path, list[CheckpointError]]:
     if not is_run(source):
         require_sound(source)
         return source, []
+    folder, passed_over = newest_sound(source / CHECKPOINTS)
+    if folder is None:
+        truth = f"The newest: {passed_over[0].truth}" if passed_over else "It holds none yet."
+        raise CheckpointError(f"{source} has no checkpoint that can be loaded.", truth,
+                              "Give --resume another run, or start anew without it.")
+    return folder, passed_over
+
+
+def newest_sound(parent: Path) -> tuple[Path | None, list[CheckpointError]]:
+    """The newest checkpoint in a folder that is whole, and what is wrong with those that are newer."""
     passed_over: list[CheckpointError] = []
-    for folder in _newest_first(source / CHECKPOINTS):
+    for folder in _newest_first(parent):
         try:
             require_sound(folder)
         except CheckpointError as error:
             passed_over.append(error)
         else:
             return folder, passed_over
-    truth = f"The newest: {passed_over[0].truth}" if passed_over else "It holds none yet."
-    raise CheckpointError(f"{source} has no checkpoint that can be loaded.", truth,
-                          "Give --resume another run, or start anew without it.")
+    return None, passed_over
 
 
 def _newest_first(parent: Path) -> list[Path]:
@@ -158,12 +205,12 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _fingerprint(file: Path) -> dict[str, int]:
-    checksum = 0
-    with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            checksum = zlib.crc32(chunk, checksum)
-        return {"bytes": stream.tell(), "crc32": checksum}
+def _fingerprint(file: Path) -> dict[str, Any]:
+    checksum, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
+    with file.open("rb", buffering=0) as stream:
+        while count := stream.readinto(chunk):
+            checksum.update(chunk[:count])
+        return {"bytes": stream.tell(), "sha256": checksum.hexdigest()}
 
 
 def _damaged(folder: Path, truth: str) -> CheckpointError:

@@ -20,28 +20,16 @@ _NAMED = 5
 
 
 def plain_state(module: nn.Module) -> dict[str, Any]:
-    """The module's state dict on the CPU under its plain names; names of one tensor share one tensor."""
-    seen: dict[Any, torch.Tensor] = {}
-    return {_plain(name): _on_cpu(value, seen) for name, value in module.state_dict().items()}
+    """The module's state dict under its plain names."""
+    return {_plain(name): value for name, value in module.state_dict().items()}
 
 
 def _plain(name: str) -> str:
     return name.replace("_orig_mod.", "")   # torch.compile puts it before the names of what it compiled
 
 
-def _on_cpu(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return value
-    identity = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-    if identity not in seen:
-        copy = value.detach().cpu().contiguous()
-        is_whole = copy.untyped_storage().nbytes() == copy.nbytes
-        seen[identity] = copy if is_whole else copy.clone()   # a view would take the whole storage with it
-    return seen[identity]
-
-
 def write_weights(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """Write what safetensors can hold, each tensor once; returns the rest."""
+    """Write what safetensors can hold, an object that has several names once; returns the rest."""
     stored: dict[str, torch.Tensor] = {}
     first_names: dict[int, str] = {}
     aliases: dict[str, str] = {}
@@ -52,7 +40,7 @@ def write_weights(path: Path, state: dict[str, Any]) -> dict[str, Any]:
         elif id(value) in first_names:
             aliases[name] = first_names[id(value)]
         else:
-            stored[name] = value
+            stored[name] = value.contiguous()
             first_names[id(value)] = name
     save_file(stored, path, {**aliases, _FORMAT: "pt"})
     return rest

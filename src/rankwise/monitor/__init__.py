@@ -46,6 +46,7 @@ class Monitor:
         self._progress = Progress()
         self._epoch_seconds: list[float] = []
         self._logged: dict[str, float] = {}   # in this epoch
+        self._logged_at: dict[str, int] = {}
         self._carried: dict[str, Any] | None = None
         self._step = self._reduced_step = 0
         self._draw_at = math.inf
@@ -135,14 +136,19 @@ class Monitor:
         """
         for name, value in values.items():
             _require_loggable(name, value)
+        self._logged_at.update(dict.fromkeys(values, step))
         if self._group.is_main:
             self._log.add(Entry(step, epoch, _on_the_way(values, self._logged)))
 
     def print(self, *words: Any) -> None:
         """A line on rank 0's console, above the progress line."""
         self._end_broken_off()
+        self.tell(" ".join(map(str, words)))
+
+    def tell(self, text: str) -> None:
+        """A line on rank 0's console that needs no other rank: also when the training has failed."""
         if self._console:
-            self._console.say(" ".join(map(str, words)))
+            self._console.say(text)
 
     def begin(self, mode: str, devices: int) -> None:
         """Say how the run is laid out: the mode that is used, over how many devices."""
@@ -158,8 +164,8 @@ class Monitor:
         self._log.first_step = self._step = self._reduced_step = steps
         self.print(f"resumed from {_shown(folder)}: epoch {epoch + 1}, after step {steps}")
 
-    def saved(self, folder: Path) -> None:
-        """A checkpoint was written."""
+    def saved(self) -> None:
+        """A checkpoint is on the disk."""
         self._has_saved = True
 
     def exported(self, path: Path) -> None:
@@ -179,6 +185,17 @@ class Monitor:
         self.print(f"run folder {_shown(self._folder)}; to look at it: tensorboard --logdir {_shown(self._folder)}")
 
     # What a checkpoint keeps
+
+    def metrics(self, step: int) -> dict[str, float | None]:
+        """What is known of the weights after `step`: the epoch's mean loss so far, and what was logged at this step.
+
+        None stands for what is no finite number. Asked for by all ranks together; rank 0's answer counts.
+        """
+        self._begin_reduction()
+        self._log.settle()
+        logged = {name: value for name, value in self._logged.items() if self._logged_at[name] == step}
+        return {name: value if value is not None and math.isfinite(value) else None
+                for name, value in {"loss": self._progress.loss, **logged}.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """How far the epoch is, and its loss so far: asked for by all ranks together."""
