@@ -54,7 +54,7 @@ def test_the_name_of_an_earlier_run_is_refused(tmp_path: Path) -> None:
         runfolder.choose(settings(tmp_path, name="a"), "toy")
 
 
-@pytest.mark.parametrize("name", ["latest", "a/b", "..", "", ".hidden", "-x", "a b"])
+@pytest.mark.parametrize("name", ["latest", "auto", "a/b", "..", "", ".hidden", "-x", "a b"])
 def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="--name is"):
         runfolder.choose(settings(tmp_path, name=name), "toy")
@@ -76,6 +76,15 @@ def test_a_new_name_or_a_single_checkpoint_begins_a_new_run(tmp_path: Path) -> N
     single = settings(tmp_path, resume=str(folder / "checkpoints" / "step-000010"))
     assert runfolder.resume_from(single) == folder / "checkpoints" / "step-000010"
     assert runfolder.choose(single, "toy") not in (folder, tmp_path / "runs" / "b")
+
+
+def test_auto_begins_the_run_of_a_name_and_takes_it_up_again(tmp_path: Path) -> None:
+    """The same command each time: the folder is made once, and nothing else is resumed from."""
+    again = settings(tmp_path, resume="auto", name="a")
+    assert runfolder.choose(again, "toy") == runfolder.choose(again, "toy") == tmp_path / "runs" / "a"
+    assert runfolder.resume_from(again) is None
+    with pytest.raises(UsageError, match="--name is not given"):
+        runfolder.choose(settings(tmp_path, resume="auto"), "toy")
 
 
 def test_latest_is_the_run_that_saved_last(tmp_path: Path) -> None:

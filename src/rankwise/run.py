@@ -111,6 +111,7 @@ class Run:
                               "It takes what has a state_dict: modules, optimizers, schedules, EMA copies.",
                               "Use run.loader for data; leave other things as they are.")
         if isinstance(thing, nn.Module):
+            self._saving.initialise(thing)
             thing = self._mode.prepare(thing, **options)
             for line in self._mode.notices(thing, **options):
                 self.print(line)

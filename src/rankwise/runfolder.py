@@ -25,13 +25,15 @@ SETTINGS = "settings.json"
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
 LATEST = "latest"
+AUTO = "auto"
 
 
 def choose(settings: Settings, target: str) -> Path:
     """Make and claim the run's folder; `target` (`train.py`, `cifar10`, ...) is what the run is named after.
 
-    A resumed run continues in its own folder, unless it gets a new name or starts from one single checkpoint. To be
-    called once a run, before its ranks start: the folder of an earlier run is never taken over.
+    A resumed run continues in its own folder, unless it gets a new name or starts from one single checkpoint; with
+    `--resume auto` the run of this name is begun or continued. To be called once a run, before its ranks start: the
+    folder of an earlier run is never taken over.
     Raises UsageError where the name is taken or cannot be a name, or the folder cannot be written.
     """
     try:
@@ -45,11 +47,17 @@ def choose(settings: Settings, target: str) -> Path:
 
 
 def resume_from(settings: Settings) -> Path | None:
-    """The run (or single checkpoint) that `--resume` names; None without it.
+    """The run (or single checkpoint) that `--resume` names; None without it, and with `auto`.
 
+    A run whose own folder holds checkpoints goes on from them, whatever this is: that is all that `auto` needs.
     Raises UsageError where there is none of that name.
     """
     if settings.resume is None:
+        return None
+    if settings.resume == AUTO:
+        if settings.name is None:
+            raise UsageError("--resume is auto and --name is not given.",
+                             "It is the run of this name that is continued.", "Give --name NAME, the same each time.")
         return None
     runs = Path(settings.runs)
     if settings.resume == LATEST:
@@ -85,6 +93,12 @@ def is_run(folder: Path) -> bool:
     return (folder / SETTINGS).is_file() or (folder / CHECKPOINTS).is_dir()
 
 
+def newest_step(folder: Path) -> int | None:
+    """The step of a run's newest checkpoint, sound or not; None where it has none."""
+    names = [re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob(f"{CHECKPOINTS}/step-*")]
+    return max((int(name[1]) for name in names if name), default=None)
+
+
 def _continued(settings: Settings) -> Path | None:
     source = resume_from(settings)
     return source if source is not None and settings.name is None and is_run(source) else None
@@ -93,14 +107,15 @@ def _continued(settings: Settings) -> Path | None:
 def _named(settings: Settings) -> Path | None:
     if settings.name is None:
         return None
-    if settings.name == LATEST or not re.fullmatch(r"[^\W_][\w.+-]*", settings.name):
+    if settings.name in (LATEST, AUTO) or not re.fullmatch(r"[^\W_][\w.+-]*", settings.name):
         raise UsageError(f"--name is {settings.name!r}.",
                          "A run's name is a folder: letters, digits and . _ + -, from a letter or digit on; "
-                         f"`{LATEST}` has a meaning of its own.", "Give --name another name, or leave it out.")
+                         f"`{LATEST}` and `{AUTO}` have a meaning of their own.",
+                         "Give --name another name, or leave it out.")
     folder = Path(settings.runs) / settings.name
-    if is_run(folder):
+    if is_run(folder) and settings.resume != AUTO:
         raise UsageError(f"--name is {settings.name}.", f"{folder} holds an earlier run.",
-                         f"Continue it with --resume {settings.name}, choose another name, or remove the folder.")
+                         f"Add --resume {AUTO} to continue it, choose another name, or remove the folder.")
     return folder
 
 

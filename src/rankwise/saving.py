@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import nn
+
 from rankwise import runfolder
 from rankwise.checkpoint.ranks import Checkpoints
 from rankwise.checkpoint.retention import Retention
@@ -49,7 +51,9 @@ class Saving:
         self._saved_step, self._asked_at = 0, time.monotonic()
         self._wishes = NOTHING
         self._loaders_of_step: list[Loader] = []
-        self._has_told_of_metric = self._is_finished = False
+        self._init = settings.init
+        self._begins_from: Path | None = None
+        self._has_begun = self._has_told_of_metric = self._is_finished = False
 
     # What the ranks agreed to do, and what `--save-every` asks for: done where a loop body is over
 
@@ -92,7 +96,8 @@ class Saving:
         except CheckpointError as error:
             self._parts.monitor.print(f"{error.given} {error.truth}")
         else:
-            self._parts.monitor.print(f"asked to end: saved at step {steps}")
+            run = self._checkpoints.run_name
+            self._parts.monitor.print(f"asked to end: saved at step {steps}; to go on: --resume {run}")
         raise Preempted
 
     # Checkpoints
@@ -161,12 +166,32 @@ class Saving:
         self._checkpoints.export(self._parts.prepared.first_model(), path)
         self._parts.monitor.exported(path)
 
+    def initialise(self, module: nn.Module) -> None:
+        """Load the weights of `--init` into rank 0's `module`, where it is the first and the run is not resumed."""
+        if self._init is None:
+            return
+        source, self._init = self._init, None
+        folder = self._beginning()
+        if folder is not None:
+            self._parts.monitor.print(f"--init is left aside: the run goes on from {folder}")
+            return
+        self._checkpoints.initialise(module, Path(source))
+        self._parts.monitor.print(f"weights from {source}")
+
+    def _beginning(self) -> Path | None:
+        """The checkpoint that the run goes on from; looked for once, and what is passed over is said."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._begins_from, passed_over = self._checkpoints.begin(self.resume_from)
+            for error in passed_over:
+                self._parts.monitor.print(f"passed over: {error.given} {error.truth}")
+            if passed_over and self._begins_from is None:
+                self._parts.monitor.print("no checkpoint is sound: the training starts afresh")
+        return self._begins_from
+
     def restore(self) -> tuple[int, int]:
         """Bring back all that was prepared where the run is resumed; returns the epoch and the steps to go on from."""
-        monitor = self._parts.monitor
-        folder, passed_over = self._checkpoints.begin(self.resume_from)
-        for error in passed_over:
-            monitor.print(f"passed over: {error.given} {error.truth}")
+        monitor, folder = self._parts.monitor, self._beginning()
         if folder is None:
             return 0, 0
         position = self._checkpoints.load(folder, self._parts.prepared.things)

@@ -12,10 +12,11 @@ from torch import nn
 
 from rankwise.checkpoint import folder as folders
 from rankwise.checkpoint import state
+from rankwise.checkpoint.initial import load_initial
 from rankwise.checkpoint.retention import Retention
 from rankwise.checkpoint.snapshot import Staging
 from rankwise.checkpoint.writer import Writer
-from rankwise.errors import CheckpointError
+from rankwise.errors import CheckpointError, RankwiseError
 from rankwise.group import Group
 
 T = TypeVar("T")
@@ -40,6 +41,11 @@ class Checkpoints:
         self._has_told_of_slow_disk = False
         self.failures = 0
         """Checkpoints that could not be written, as far as rank 0 knows."""
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run that these are of."""
+        return self._folder.parent.name
 
     def save(self, step: int, prepared: dict[str, Any], position: dict[str, Any],
              metrics: dict[str, float | None] | None = None) -> tuple[Path, list[str]]:
@@ -166,16 +172,23 @@ class Checkpoints:
                                       "Keep the runs on a disk that all machines share, or copy the folder to each.")
         return dict(content["position"])
 
+    def initialise(self, module: nn.Module, source: Path) -> None:
+        """Load weights into rank 0's module, from which the others are to take them.
+
+        Raises, on every rank, what `load_initial` does.
+        """
+        self._on_main("--init", lambda: load_initial(source, module))
+
     def _on_main(self, place: str, action: Callable[[], T]) -> T:
-        """`action()` on rank 0 while the others wait; its result, or its CheckpointError, on every rank."""
+        """`action()` on rank 0 while the others wait; its result, or its error for the user, on every rank."""
         outcome: Any = None
         with self._group.alone(place) as mine:
             if mine:
                 try:
                     outcome = action()
-                except CheckpointError as error:
+                except RankwiseError as error:
                     outcome = error
         outcome = self._group.broadcast_object(outcome)
-        if isinstance(outcome, CheckpointError):
+        if isinstance(outcome, RankwiseError):
             raise outcome
         return outcome  # type: ignore[no-any-return]

@@ -56,7 +56,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     with safe_open(path, framework="pt") as file:
         aliases = file.metadata() or {}
     tensors = load_file(path)
-    return {**tensors, **{name: tensors[first] for name, first in aliases.items() if name != _FORMAT}}
+    return {**tensors, **{name: tensors[first] for name, first in aliases.items() if first in tensors}}
 
 
 def matched(folder: Path, name: str, module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
