@@ -16,10 +16,10 @@ ROOT = SOURCE.parent.parent
 # A module may import what stands on a lower line, and its own folder. Nothing on one line imports another room of it.
 LAYERS = [
     ["errors"],
-    ["world", "settings", "keys", "microbatch", "structure"],
+    ["world", "settings", "keys", "microbatch", "structure", "places", "pulse"],
     ["environment", "runfolder"],
     ["device", "group", "collectives", "sidechannel"],
-    ["orderfree", "stepagreement"],
+    ["orderfree", "stepagreement", "watchdog"],
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],
     ["datasets", "saving"],
     ["run"],
@@ -32,7 +32,7 @@ FRONT_DOOR = "__init__"   # the table of public names, which recipes use as any 
 LINES_OF_A_FILE = 350
 LINES_OF_A_FUNCTION = 60
 TORCH_FREE = ["errors", "world", "settings", "environment", "runfolder", "keys", "microbatch", "cli", "launcher.target",
-              "launcher.options", "modes"]
+              "launcher.options", "modes", "watchdog.watch"]
 
 
 def layer_of(room: str) -> int:

@@ -20,7 +20,8 @@ from launches import RANKWISE, Launch, run, wait_for
 from rankwise.errors import MisuseError, PeerError
 from rankwise.launcher import streams, supervisor
 from rankwise.launcher.agent import run_target
-from rankwise.launcher.failure import Failure, first, hide_our_frames, recorded
+from rankwise.launcher.failure import Failure, first, hide_our_frames
+from rankwise.launcher.lastwords import recorded
 from rankwise.launcher.supervisor import Terminated, signals_as_interrupts, supervise
 from rankwise.launcher.target import resolve
 from rankwise.settings import Settings
@@ -109,20 +110,21 @@ def test_a_message_of_rankwise_comes_without_a_traceback(trained: Trained) -> No
 
 
 def test_a_rank_that_returns_early_is_named(trained: Trained) -> None:
-    """The rank that waits says that the other has returned, and at which step."""
+    """The rank that waits says that the other has ended, and after which step."""
     code, errors = trained("returns")
     assert code == 1
-    assert "rank 1: returned from the training function at step 0" in errors
+    assert "Rank 1, step 0: ended." in errors
+    assert "Uneven number of steps: Rank 1 ended after step 0, and Rank 0 went on." in errors
     assert errors.count("did not come") == 1
     assert "Traceback" not in errors
 
 
 def test_a_rank_that_hangs_is_named_within_the_time_limit(trained: Trained) -> None:
-    """Within --timeout the waiting rank says where it waited and what was last heard of the other."""
+    """Within --timeout the waiting rank says where it waited, and where the other is instead."""
     code, errors = trained("hangs", timeout=3.0)
     assert code == 1
     assert "Rank 0 waited in run.barrier()" in errors
-    assert "rank 1: " in errors
+    assert "Rank 1, step 0: working at train.py:16 in train" in errors
     assert "Traceback" not in errors
 
 

@@ -65,7 +65,6 @@ def test_a_failure_alone_reaches_the_others() -> None:
 def one_returns_early(group: Group) -> str:
     group.at_step(7)
     if group.rank == 1:
-        group.report("returned from the training function at step 7")
         return "returned"
     try:
         group.sum(torch.zeros(1000))
@@ -74,16 +73,15 @@ def one_returns_early(group: Group) -> str:
     return "no error"
 
 
-def test_a_rank_that_left_is_named() -> None:
-    """A rank that waits for one that returned early says which, and where it was."""
+def test_a_rank_that_lost_another_says_where() -> None:
+    """A rank that waits for one that returned early says in what, in which step, and how the transport told it."""
     answers = run_groups(one_returns_early, 2)
-    assert "Rank 0 waited in a reduction, in step 7" in answers[0]
-    assert "rank 1: returned from the training function at step 7" in answers[0]
+    assert "Rank 0 waited in a reduction, in step 7, and another rank did not come" in answers[0]
+    assert "Connection closed by peer" in answers[0]
 
 
 def one_hangs(group: Group) -> str:
     if group.rank == 1:
-        group.report("in step 3")
         time.sleep(4.0)
         return "slept"
     try:
@@ -93,11 +91,29 @@ def one_hangs(group: Group) -> str:
     return "no error"
 
 
-def test_a_rank_that_hangs_is_named_within_the_limit() -> None:
-    """Nothing waits for ever: after the time limit the message names the late rank."""
+def test_a_wait_ends_within_the_limit() -> None:
+    """Nothing waits for ever: after the time limit a rank says what it waited in."""
     answers = run_groups(one_hangs, 2, timeout_seconds=2.0)
     assert "the barrier at the end" in answers[0]
-    assert "rank 1: in step 3" in answers[0]
+    assert "Timed out waiting 2000ms" in answers[0]
+
+
+def never_comes_to_alone(group: Group) -> str:
+    if group.is_main:
+        group.ended("returned from the training function at step 3")
+        return "returned"
+    try:
+        with group.alone("the upload"):
+            pass
+    except PeerError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_rank_0_that_ended_is_not_waited_for() -> None:
+    """Where rank 0 ended before its block of work alone, the others learn how, and do not wait out the limit."""
+    answers = run_groups(never_comes_to_alone, 2)
+    assert "Rank 0 returned from the training function at step 3" in answers[1]
 
 
 def test_ranks_that_never_come_are_reported() -> None:

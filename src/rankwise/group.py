@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -19,16 +18,15 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from rankwise import environment
 from rankwise.errors import PeerError, RankwiseError
+from rankwise.pulse import PULSE
 from rankwise.world import World
 
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.02
-_REPORT_SECONDS = 1.0
-_GRACE_SECONDS = 1.0
 _SETTLE_SECONDS = 0.1
-_ANSWER_SECONDS = 3.0
 
 
 class Pending:
@@ -57,8 +55,6 @@ class Group:
         self.rank, self.size, self.is_main = world.rank, world.size, world.is_main
         self.process_group, self._store = process_group, store
         self._alone_blocks = 0
-        self._reported_at = 0.0
-        self.step = 0
 
     @classmethod
     def open(cls, world: World, device: torch.device, *, timeout_seconds: float = 600.0,
@@ -73,15 +69,15 @@ class Group:
         try:
             if store is None:
                 store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=timeout))
+            store = of_attempt(store, environment.attempt())
             dist.init_process_group(backend_of(device), store=store, rank=world.rank, world_size=world.size,
                                     timeout=timeout, device_id=None if device.type == "cpu" else device)
         except (RuntimeError, ValueError) as error:
             raise PeerError(f"Rank {world.rank} of {world.size} could not meet the others "
-                            f"within {timeout_seconds:.0f} s.", _first_line(error),
+                            f"within {timeout_seconds:.0f} s.", transport_words(error),
                             "See that every rank was started, that the machines reach each other, "
                             "and the log files of the other ranks.") from error
-        return cls(world, device, process_group=dist.group.WORLD, store=dist.PrefixStore("rankwise", store),
-                   timeout_seconds=timeout_seconds)
+        return cls(world, device, process_group=dist.group.WORLD, store=store, timeout_seconds=timeout_seconds)
 
     # Reductions
 
@@ -179,7 +175,8 @@ class Group:
         elif self.is_main:
             outcome = "failed"
             try:
-                yield True
+                with PULSE.working_alone(place):
+                    yield True
                 outcome = "done"
             finally:
                 self._store.set(key, outcome)
@@ -191,38 +188,34 @@ class Group:
         assert self._store is not None
         deadline = time.monotonic() + limit_seconds
         while not self._store.check([key]):
-            if self.standing(0).startswith(("failed", "returned")) or time.monotonic() > deadline:
-                raise PeerError(f"Rank {self.rank} waited for rank 0 in {place}.", f"Rank 0: {self.standing(0)}.",
+            end = self._end_of_main()
+            if end or time.monotonic() > deadline:
+                raise PeerError(f"Rank {self.rank} waited for rank 0 in {place}.",
+                                f"Rank 0 {end or f'was not through after {limit_seconds:.0f} s'}.",
                                 "See rank 0's log file.")
             time.sleep(_POLL_SECONDS)
         if self._store.get(key) != b"done":
             raise PeerError(f"Rank {self.rank} waited for rank 0 in {place}.", "Rank 0 failed there.",
                             "See rank 0's message.")
 
-    # Where each rank stands
+    # Where this rank stands
 
     def at_step(self, step: int) -> None:
-        """Note the step that this rank is in; told to the others at most once a second."""
-        self.step = step
-        if self._store is not None and time.monotonic() - self._reported_at > _REPORT_SECONDS:
-            self.report(f"in step {step}")
+        """Note how often this rank has updated the weights."""
+        PULSE.at_step(step)
 
-    def report(self, standing: str) -> None:
-        """Tell the others where this rank stands: `in step 7`, `returned ...`, `failed ...`."""
+    def ended(self, how: str) -> None:
+        """Tell the others how this rank ends, so that none of them waits for it in `alone`."""
         if self._store is not None:
-            self._reported_at = time.monotonic()
             with contextlib.suppress(RuntimeError):   # the store may be gone with its machine
-                self._store.set(f"standing/{self.rank}", standing)
+                self._store.set(f"ended/{self.rank}", how)
 
-    def standing(self, rank: int) -> str:
-        """What `rank` last said of itself."""
-        if self._store is None:
-            return "nothing heard"
-        try:
-            key = f"standing/{rank}"
-            return self._store.get(key).decode() if self._store.check([key]) else "nothing heard"
-        except RuntimeError:
-            return "its store is gone"
+    def _end_of_main(self) -> str:
+        """How rank 0 ended; empty while it runs."""
+        assert self._store is not None
+        return self._store.get("ended/0").decode() if self._store.check(["ended/0"]) else ""
+
+    # Losing another rank
 
     @contextlib.contextmanager
     def explained(self, place: str) -> Iterator[None]:
@@ -232,6 +225,7 @@ class Group:
         except RuntimeError as error:
             self.explain(error, place)
             raise
+        PULSE.beat()
 
     def explain(self, error: RuntimeError, place: str) -> None:
         """Raise PeerError where `error` came from the transport between ranks."""
@@ -239,32 +233,11 @@ class Group:
             raise self.peer_error(place, error) from error
 
     def peer_error(self, place: str, error: BaseException) -> PeerError:
-        """What is known of the ranks that this one waited for."""
-        time.sleep(_GRACE_SECONDS)   # a rank that is about to fail gets to say so
-        others = [f"rank {rank}: {standing}" for rank, standing in self._standings().items() if rank != self.rank]
-        return PeerError(f"Rank {self.rank} waited in {place}, in step {self.step}, and another rank did not come.",
-                         f"{'; '.join(others)} ({_first_line(error)}).",
+        """What this rank knows of the rank that it lost: where it waited for it."""
+        return PeerError(f"Rank {self.rank} waited in {place}, in step {PULSE.steps}, and another rank did not come.",
+                         f"{transport_words(error)}.",
                          "Look at the rank that failed or returned early: its log file tells why. "
                          "Every rank must run the loop body equally often.")
-
-    def _standings(self) -> dict[int, str]:
-        """What every rank last said of itself, as far as the store answers.
-
-        Where the store's machine is lost a question to it waits for the kernel, a quarter of an hour and more, and so
-        does every later one: the store is given up then.
-        """
-        heard: dict[int, str] = {}
-
-        def ask() -> None:
-            for rank in range(self.size):
-                heard[rank] = self.standing(rank)
-
-        asking = threading.Thread(target=ask, name="rankwise-standings", daemon=True)
-        asking.start()
-        asking.join(_ANSWER_SECONDS)
-        if asking.is_alive():
-            self._store = None
-        return {rank: heard.get(rank, "nothing heard, its store does not answer") for rank in range(self.size)}
 
     def close(self) -> None:
         """Leave the group; the threads of its transport end here."""
@@ -282,6 +255,14 @@ def backend_of(device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
 
 
+def of_attempt(store: dist.Store, attempt: int) -> dist.Store:
+    """The part of a launcher's store that its ranks use in this attempt.
+
+    gloo leaves addresses in a store, which the ranks of a later attempt would take for each other's.
+    """
+    return dist.PrefixStore(f"rankwise/attempt/{attempt}", store)
+
+
 def is_transport_error(error: BaseException) -> bool:
     """Whether this RuntimeError came from the transport between ranks."""
     text = str(error)
@@ -290,7 +271,7 @@ def is_transport_error(error: BaseException) -> bool:
                                   "NCCL"))
 
 
-def _first_line(error: BaseException) -> str:
+def transport_words(error: BaseException) -> str:
     """The first line of a message, without the source file and the advice that gloo puts around it."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[/[^\]]*\] |\. This is typically caused by .*", "", line)[:300]

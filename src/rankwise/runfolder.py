@@ -4,6 +4,7 @@
     ├── settings.json                 the target and the settings of the latest start
     ├── metrics.jsonl, tensorboard/   what was logged
     ├── logs/rank0.log, ...           what each rank printed
+    ├── stalls/report.txt, ...        where the ranks stood when they stalled, or when one was lost
     └── checkpoints/step-000392/      what a resumed run continues from
 """
 
@@ -24,6 +25,7 @@ from rankwise.settings import Settings
 SETTINGS = "settings.json"
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
+STALLS = "stalls"
 LATEST = "latest"
 AUTO = "auto"
 
@@ -74,7 +76,7 @@ def resume_from(settings: Settings) -> Path | None:
 def discard_unused(folder: Path) -> None:
     """Remove the folder of a run that could not be used as given and never began; one that holds more is kept."""
     with contextlib.suppress(OSError):
-        if {each.name for each in folder.iterdir()} <= {SETTINGS, LOGS}:
+        if {each.name for each in folder.iterdir()} <= {SETTINGS, LOGS, STALLS}:
             shutil.rmtree(folder)
             folder.parent.rmdir()   # with its last run
 

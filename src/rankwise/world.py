@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankwise.errors import UsageError
@@ -47,3 +47,16 @@ class World:
                              "A rank is smaller than the world size, a local rank smaller than the local world size.",
                              "Start the script with `rankwise run` or torchrun, which set all of them.")
         return world
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """0, 1 and 5; long lists are cut."""
+    shown = [str(rank) for rank in ranks[:8]]
+    if len(ranks) > len(shown):
+        return f"{', '.join(shown)} and {len(ranks) - len(shown)} more"
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Rank 1; Ranks 0, 2 and 3."""
+    return f"Rank{'s' * (len(ranks) > 1)} {listed(ranks)}"

@@ -6,13 +6,15 @@ import functools
 import inspect
 import json
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from rankwise import places
 
 # The arguments that must agree over the ranks, by torch's own names for them. Those of the two all_to_all may differ.
 COMPARED: dict[str, tuple[str, ...]] = {
@@ -26,9 +28,6 @@ COMPARED: dict[str, tuple[str, ...]] = {
     "barrier": (), "monitored_barrier": (), "new_group": ("ranks",),
 }
 _ROOTS = ("src", "dst", "group_src", "group_dst")
-_PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<frozen", "<string>")
-_RECIPES = str(Path(__file__).parents[1] / "recipes")
-_PYTHON = str(Path(inspect.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -78,26 +77,7 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
 
 def place() -> tuple[str, ...]:
     """The frames of the user's code that this is called from, innermost first: `train.py:12 in step`."""
-    frame, found = sys._getframe(1), []
-    while frame is not None:
-        file = _file(frame.f_code.co_filename)
-        if file:
-            found.append(f"{file}:{frame.f_lineno} in {frame.f_code.co_name}")
-        frame = frame.f_back   # type: ignore[assignment]
-    return tuple(found)
-
-
-@functools.cache
-def _file(path: str) -> str:
-    """A file as a person names it; nothing for torch's, Python's own and ours, but for the recipes."""
-    if path.startswith(_PACKAGES) and not path.startswith(_RECIPES):
-        return ""
-    if path.startswith(_PYTHON) and "site-packages" not in path:
-        return ""
-    try:
-        return str(Path(path).resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return "/".join(Path(path).parts[-2:])   # machines may keep it in other folders
+    return places.of_user(traceback.walk_stack(sys._getframe(1)))
 
 
 def _told(value: Any) -> str:

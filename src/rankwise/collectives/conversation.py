@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from rankwise.collectives.calls import Call
 from rankwise.errors import MisuseError, PeerError
+from rankwise.world import listed, ranks_in_words
 
 _SLICE_SECONDS = 1.0   # of a wait, in which Python cannot answer to Ctrl-C
 _KEPT = 2              # calls that stay in the store: all ranks have passed the one before the last
@@ -100,7 +101,7 @@ class Conversation:
         here = [rank for rank in self._ranks if rank not in missing]
         limit = "" if any(ended[rank] for rank in missing) else f" within {self._limit_seconds:g} s"
         return PeerError(
-            f"{_ranks(missing)} did not come to {self._numbered(self._number)}{limit}. {_ranks(here)} "
+            f"{ranks_in_words(missing)} did not come to {self._numbered(self._number)}{limit}. {ranks_in_words(here)} "
             f"wait{'s' * (len(here) == 1)} there in {call.told()}.", "\n  ".join(where),
             "Every rank must call every collective: look for a loop that runs less often there, a branch that only "
             "some ranks take, or work that takes longer than --timeout.")
@@ -174,15 +175,3 @@ def _way(met: dict[Call, dict[Call, int]], start: Call, end: Call) -> tuple[Call
 def _mixes(call: Call, *ranks: int) -> bool:
     """Whether calls from two places may put together what does not belong together."""
     return call.root not in ranks and "barrier" not in call.what
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"Rank{'s' * (len(ranks) > 1)} {listed(ranks)}"
-
-
-def listed(ranks: Sequence[int]) -> str:
-    """0, 1 and 5; long lists are cut."""
-    shown = [str(rank) for rank in ranks[:8]]
-    if len(ranks) > len(shown):
-        return f"{', '.join(shown)} and {len(ranks) - len(shown)} more"
-    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)

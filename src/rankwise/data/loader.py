@@ -19,6 +19,7 @@ from rankwise.errors import CheckpointError, UsageError
 from rankwise.group import Group
 from rankwise.keys import mix
 from rankwise.microbatch import MicroBatch
+from rankwise.pulse import PULSE
 from rankwise.structure import with_first
 
 
@@ -102,6 +103,7 @@ class Loader:
                 self._stops.append(turn.start + turn.share.rows)
                 self._batch = turn.batch + 1 if turn.share.is_last else turn.batch
                 self._on_micro_batch(self, turn.share)
+                PULSE.beat()
                 yield batch
                 self._on_turn_end(self)
         finally:

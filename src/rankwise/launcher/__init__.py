@@ -45,7 +45,7 @@ def launch(function: Callable[..., Any], *, arguments: dict[str, Any] | None = N
 
 
 def _launch(function: Callable[..., Any], arguments: dict[str, Any] | None, defaults: dict[str, Any]) -> Any:
-    from rankwise.launcher.failure import recorded
+    from rankwise.launcher.lastwords import recorded
     world = environment.world()
     with recorded():
         given, settings = _read(function, arguments, defaults)

@@ -14,13 +14,13 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankwise import environment
-from rankwise.errors import EXIT_FAILED, EXIT_USAGE, PeerError, RankwiseError
+from rankwise.errors import EXIT_FAILED, EXIT_USAGE, RankwiseError
+from rankwise.watchdog.ending import is_of_peer
 
 _OURS = "rankwise"
 _TAIL_LINES = 12
@@ -47,13 +47,13 @@ class Failure:
         """What to tell about an exception of a training."""
         if isinstance(error, RankwiseError):
             return cls(summary=type(error).__name__, text=str(error), exit_code=error.exit_code,
-                       follows=isinstance(error, PeerError), time_seconds=time.time())
+                       follows=is_of_peer(error), time_seconds=time.time())
         if isinstance(error, SystemExit):
             shown = error.code if isinstance(error.code, str) else f"It ended with exit code {error.code}."
             return cls(summary=shown, text=shown, exit_code=EXIT_USAGE if error.code == EXIT_USAGE else EXIT_FAILED,
                        time_seconds=time.time())
         return cls(summary="".join(traceback.format_exception_only(error)).strip(), text=_traceback(error),
-                   follows=_comes_from_a_peer(error), time_seconds=time.time())
+                   follows=is_of_peer(error), time_seconds=time.time())
 
     @classmethod
     def of_process(cls, exit_code: int, left: dict[str, Any], seen_seconds: float, log: Path) -> Failure:
@@ -76,16 +76,6 @@ class Failure:
                 _OURS: {"exit_code": self.exit_code, "follows": self.follows, "time_seconds": self.time_seconds}}
         with contextlib.suppress(OSError):
             file.write_text(json.dumps(data), encoding="utf-8")
-
-
-@contextlib.contextmanager
-def recorded() -> Iterator[None]:
-    """Leave word of a failure in this block before anything is torn down: the others fail of it next."""
-    try:
-        yield
-    except Exception as error:
-        Failure.of(error).leave()
-        raise
 
 
 def first(failures: dict[int, Failure]) -> int:
@@ -118,13 +108,6 @@ def _of_the_user(trace: types.TracebackType | None) -> types.TracebackType | Non
     if any(part in trace.tb_frame.f_code.co_filename for part in _MACHINERY):
         return rest
     return types.TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-
-
-def _comes_from_a_peer(error: BaseException) -> bool:
-    if "torch.distributed" not in sys.modules or not isinstance(error, RuntimeError):
-        return False
-    from rankwise.group import is_transport_error
-    return is_transport_error(error)
 
 
 def _how_it_ended(exit_code: int) -> str:

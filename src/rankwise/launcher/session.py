@@ -15,9 +15,10 @@ from rankwise.device import device_of, kind_of_device
 from rankwise.errors import UsageError
 from rankwise.group import Group
 from rankwise.launcher import layout
-from rankwise.launcher.failure import recorded
+from rankwise.launcher.lastwords import record_collectives, recorded, watched_over
 from rankwise.modes import open_mode, resolve
 from rankwise.monitor import Monitor
+from rankwise.pulse import PULSE
 from rankwise.run import Run
 from rankwise.settings import Settings
 from rankwise.sidechannel import SideChannel
@@ -38,6 +39,7 @@ def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: 
         threads = settings.threads or (1 if settings.exact is not None else None)   # they decide the bits of a sum
         if threads is not None:
             torch.set_num_threads(threads)
+        record_collectives(world)
         group = Group.open(world, device, timeout_seconds=settings.timeout)
         try:
             agreed, resume_from = _agreed_folders(settings, group, folder, target)
@@ -45,7 +47,8 @@ def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: 
             group.close()
             raise
         try:
-            with open_run(settings, group, folder=agreed, resume_from=resume_from) as run, recorded():
+            with (watched_over(settings, world, agreed),
+                  open_run(settings, group, folder=agreed, resume_from=resume_from) as run, recorded()):
                 return function(run, **arguments)
         except UsageError:
             if folder is None and group.is_main:   # else the launcher sees to it
@@ -78,11 +81,12 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
               resume_from=resume_from)
     try:
         yield run
+        PULSE.is_over = True
         monitor.finished()
-        group.report(f"returned from the training function at step {run.steps}")
+        group.ended(f"returned from the training function at step {run.steps}")
     except BaseException as error:
         how = "ended with sys.exit" if isinstance(error, SystemExit) else f"failed with {type(error).__name__}"
-        group.report(f"{how} at step {run.steps}")
+        group.ended(f"{how} at step {run.steps}")
         raise
     finally:
         agreement.close()

@@ -25,8 +25,11 @@ from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from rankwise.launcher import streams
 from rankwise.launcher.failure import Failure
 from rankwise.launcher.job import Job
+from rankwise.launcher.lastwords import recorded, watched_over
+from rankwise.pulse import PULSE
 from rankwise.settings import Settings
 from rankwise.witness import watched
+from rankwise.world import World
 
 _PR_SET_PDEATHSIG = 1
 _SETTLE_SECONDS = 0.1
@@ -44,10 +47,10 @@ def main() -> NoReturn:
     job, log = Job.read(job_file), streams.log_file(run_folder, world.rank)
     if world.is_main and job.has_terminal:
         with streams.copied_to(log):
-            code = _run(job, job_file.parent)
+            code = _run(job, job_file.parent, world, run_folder)
     else:
         streams.into_file(log)
-        code = _run(job, job_file.parent)
+        code = _run(job, job_file.parent, world, run_folder)
     leave(code)
 
 
@@ -98,10 +101,11 @@ def _take_threads(settings: Settings) -> None:
         torch.set_num_threads(settings.threads)
 
 
-def _run(job: Job, folder: Path) -> int:
+def _run(job: Job, folder: Path, world: World, run_folder: Path) -> int:
     """The job's exit code; what it raised is left for the launcher, which shows it and puts it into the log."""
     try:
-        with _compared(), watched():
+        settings = environment.settings() or Settings()
+        with watched_over(settings, world, run_folder), recorded(), _compared(settings), watched():
             execute(job, folder)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -110,17 +114,14 @@ def _run(job: Job, folder: Path) -> int:
             return 0
         Failure.of(end).leave()
         return end.code if isinstance(end.code, int) else EXIT_FAILED
-    except BaseException as error:
-        failure = Failure.of(error)
-        failure.leave()
-        return failure.exit_code
+    except Exception as error:
+        return Failure.of(error).exit_code
     return 0
 
 
-def _compared() -> contextlib.AbstractContextManager[None]:
+def _compared(settings: Settings) -> contextlib.AbstractContextManager[None]:
     """With --debug the collectives of this rank are compared with those of the others, whatever the job is."""
-    settings = environment.settings()
-    if settings is None or not settings.debug:
+    if not settings.debug:
         return contextlib.nullcontext()
     from rankwise.collectives import compared
     return compared(settings.timeout)
@@ -141,6 +142,7 @@ def execute(job: Job, folder: Path | None = None) -> None:
             from rankwise.launcher.shipping import run_shipped
             assert folder is not None
             run_shipped(job, folder)
+        PULSE.is_over = True
     finally:
         _settle()
         del left

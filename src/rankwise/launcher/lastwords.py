@@ -1,0 +1,102 @@
+"""A rank's last words: why it ends, and where all ranks stood then, left where the launcher looks.
+
+The watchdog of this process has its beginning and its end here; it ends a rank that stands still with all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rankwise import environment
+from rankwise.errors import EXIT_FAILED, PeerError, RankwiseError
+from rankwise.launcher.failure import Failure
+from rankwise.settings import Settings
+from rankwise.watchdog import ending
+from rankwise.watchdog.watch import Watch
+from rankwise.world import World
+
+_CALLS_RECORDED = "2000"   # torch's own default where it has one
+
+_watch: Watch | None = None   # of this process
+
+
+def record_collectives(world: World) -> None:
+    """Have torch keep a record of the collectives of this process, which has no process group yet."""
+    if world.size > 1:
+        environment.give_default("TORCH_FR_BUFFER_SIZE", _CALLS_RECORDED)
+
+
+@contextlib.contextmanager
+def watched_over(settings: Settings, world: World, folder: Path) -> Iterator[None]:
+    """Within this block a thread sees whether the training moves, unless one does already or this rank is alone."""
+    global _watch
+    if world.size == 1 or _watch is not None:
+        yield
+        return
+    record_collectives(world)
+    _watch = Watch(world, folder, stall_seconds=settings.stall_timeout, on_stall=_end)
+    _watch.start()
+    end = None
+    try:
+        yield
+    except BaseException as error:
+        end = ending.of_error(world.rank, error)
+        raise
+    finally:
+        _watch.stop(end or ending.of_return(world.rank))
+        _watch = None
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """Leave word of a failure in this block before anything is torn down: the others fail of it next."""
+    try:
+        yield
+    except Exception as error:
+        leave_word(error)
+        raise
+
+
+def leave_word(error: BaseException) -> Failure:
+    """Tell the launcher why this rank fails; where it lost another rank, with where all of them are."""
+    failure = Failure.of(error)
+    if not failure.follows:
+        failure.leave()
+    report = _report(error)
+    if failure.follows and report:
+        failure = replace(failure, text=f"{failure.text}\n\n{report}")
+        failure.leave()
+    return failure
+
+
+def _report(error: BaseException) -> str:
+    """Where all ranks stand at this failure; nothing for what was wrong from the start, and is told by itself."""
+    if _watch is None or not isinstance(error, Exception):
+        return ""
+    if isinstance(error, RankwiseError) and not isinstance(error, PeerError):
+        return ""
+    report = _watch.report_of_loss(error)
+    if ending.is_of_peer(error):
+        _show(report)
+    return report
+
+
+def _end(report: str, is_first: bool) -> None:
+    """End this process, which stands still: its main thread may be in native code and never come back."""
+    Failure(summary="The run stalled; this rank saw it first.", text=report, follows=not is_first,
+            time_seconds=time.time()).leave()
+    if is_first:
+        _show(report)
+    os._exit(EXIT_FAILED)
+
+
+def _show(report: str) -> None:
+    """Print the report where no launcher of ours does so."""
+    if environment.job() is None:
+        print(report, file=sys.stderr, flush=True)

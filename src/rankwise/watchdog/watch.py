@@ -1,0 +1,217 @@
+"""The watching thread of a rank: it sees that nothing moves any more, and has all ranks say where they stand.
+
+The threads of all ranks take part in rounds. A rank opens a round where it has not moved for the limit, or where it
+lost another rank; every rank answers with its state, and the one that opened the round judges: as long as any rank
+moves there is no stall. Everything goes through the store beside the training, so that a training that waits in a
+collective costs nothing and hinders nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankwise import runfolder
+from rankwise.pulse import PULSE
+from rankwise.watchdog import ending, recorder, report, signs, stacks
+from rankwise.watchdog.pace import Pace
+from rankwise.watchdog.state import Doing, RankState
+from rankwise.world import World
+
+if TYPE_CHECKING:
+    from rankwise.sidechannel import SideChannel
+
+_LOOK_SECONDS = 0.25
+_TELL_SECONDS = 1.0
+_ANSWER_SECONDS = 3.0    # for all ranks to answer
+_VERDICT_SECONDS = 8.0   # for the rank that opened a round to judge it
+_CONNECT_SECONDS = 10.0
+_END_SECONDS = 1.0       # for the thread to say that this rank ends
+REPORT = "report.txt"
+
+
+class Watch:
+    """Watches the training of this process, from `start` to `stop`.
+
+    `on_stall(report, is_first)` ends the process when all ranks stand still for `stall_seconds` (0: never), in the
+    watching thread; `is_first` says that this rank tells of it. Stacks and report are left in `folder`/stalls.
+    """
+
+    def __init__(self, world: World, folder: Path, *, stall_seconds: float,
+                 on_stall: Callable[[str, bool], None]) -> None:
+        self._world, self._folder = world, folder / runfolder.STALLS
+        self._stall_seconds, self._on_stall = stall_seconds, on_stall
+        self._pace = Pace(PULSE)
+        self._round = 0
+        self._asks_again_at = 0.0
+        self._told_step, self._told_at = 0, 0.0
+        self._lost: RankState | None = None    # this rank, after it lost another
+        self._ended: RankState | None = None
+        self._report = ""
+        self._is_connected = False
+        self._wake, self._answered = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rankwise-watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def report_of_loss(self, error: BaseException) -> str:
+        """Where all ranks stand, now that this one lost another, or fails; empty where nothing can be found out."""
+        if not self._is_connected and not _has_process_group():
+            return ""
+        self._lost = replace(ending.of_error(self._world.rank, error), idle_seconds=self._pace.idle_seconds)
+        self._wake.set()
+        self._answered.wait(_ANSWER_SECONDS + _VERDICT_SECONDS)
+        return self._report
+
+    def stop(self, state: RankState) -> None:
+        """This rank ends, as `state` says; the others are told."""
+        self._ended = state
+        self._wake.set()
+        self._thread.join(_END_SECONDS)
+
+    # In the watching thread
+
+    def _run(self) -> None:
+        with contextlib.suppress(ConnectionError):   # the store went with its machine, or with the run
+            channel = self._connected()
+            if channel is not None:
+                self._watch(channel)
+        self._answered.set()
+
+    def _connected(self) -> SideChannel | None:
+        """The line to the other ranks, when the process group of the training is there."""
+        while not _has_process_group():
+            if self._pause():
+                return None
+        from rankwise.sidechannel import SideChannel
+        signs.attach(PULSE)
+        channel = SideChannel.open(self._world, limit_seconds=_CONNECT_SECONDS)
+        self._is_connected = channel is not None
+        return channel
+
+    def _watch(self, channel: SideChannel) -> None:
+        while self._ended is None:
+            self._pace.look()
+            self._tell_step(channel)
+            opener = channel.read(f"stall/{self._round}")
+            if opener is None and self._has_to_ask():
+                opener = channel.claim(f"stall/{self._round}", str(channel.rank))
+            if opener is not None:
+                self._take_part(channel, is_opener=opener == str(channel.rank))
+                self._round += 1
+            self._pause()
+        channel.post(f"ended/{channel.rank}", self._ended.to_json())
+
+    def _tell_step(self, channel: SideChannel) -> None:
+        """For the launcher, which cannot ask a rank that was killed."""
+        if PULSE.steps != self._told_step and time.monotonic() - self._told_at > _TELL_SECONDS:
+            self._told_step, self._told_at = PULSE.steps, time.monotonic()
+            channel.post(f"step/{channel.rank}", str(self._told_step))
+
+    def _pause(self) -> bool:
+        """Wait until it is time to look again; True where this rank ends."""
+        self._wake.wait(_LOOK_SECONDS)
+        self._wake.clear()
+        return self._ended is not None
+
+    def _has_to_ask(self) -> bool:
+        if self._lost is not None and not self._report:
+            return True
+        stands = self._pace.has_begun and not PULSE.alone and self._pace.idle_seconds > self._stall_seconds > 0
+        return stands and time.monotonic() > self._asks_again_at
+
+    def _take_part(self, channel: SideChannel, *, is_opener: bool) -> None:
+        own = self._own_state()
+        channel.post(f"state/{self._round}/{channel.rank}", own.to_json())
+        text, is_stall = self._judge(channel) if is_opener else self._verdict(channel)
+        if text:
+            self._keep(f"rank{channel.rank}.txt", stacks.of_all_threads())
+            self._report = text
+            self._answered.set()
+        if is_stall:
+            self._on_stall(text, is_opener)
+
+    def _own_state(self) -> RankState:
+        if self._lost is not None:
+            return self._lost
+        if PULSE.is_over:
+            return ending.of_return(self._world.rank)
+        record = recorder.Record() if PULSE.alone else recorder.read()
+        stance = stacks.Stance(stacks.of_training(), record, computes=self._pace.computes)
+        return RankState(rank=self._world.rank, doing=Doing.ALONE if PULSE.alone else stance.doing,
+                         places=stance.places, inside=stance.inside, wait=stance.wait, calls=record.calls,
+                         steps=PULSE.steps, idle_seconds=self._pace.idle_seconds)
+
+    # The rank that opened a round
+
+    def _judge(self, channel: SideChannel) -> tuple[str, bool]:
+        states = self._states(channel)
+        text, is_stall = "", False
+        if self._lost is not None:
+            text = self._composed(states, f"Rank {self._lost.rank} {self._lost.how}.")
+        elif all(map(self._stands, states)) and len(states) > 1:
+            idle = min(state.idle_seconds for state in states if state.can_move)
+            text, is_stall = self._composed(states, f"The run stalled: no rank has moved for {idle:.0f} s."), True
+        else:
+            self._ask_later(states)
+        channel.post(f"verdict/{self._round}", json.dumps([text, is_stall]))
+        return text, is_stall
+
+    def _states(self, channel: SideChannel) -> list[RankState]:
+        """What every rank says of itself; a rank that ended has said so before."""
+        found: dict[int, RankState] = {}
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while len(found) < channel.size and time.monotonic() < deadline:
+            for rank in set(range(channel.size)) - found.keys():
+                said = channel.read(f"ended/{rank}") or channel.read(f"state/{self._round}/{rank}")
+                if said is not None:
+                    found[rank] = RankState.from_json(said)
+            time.sleep(_LOOK_SECONDS / 5)
+        return [found.get(rank, RankState(rank=rank, doing=Doing.SILENT)) for rank in range(channel.size)]
+
+    def _stands(self, state: RankState) -> bool:
+        return not state.can_move or (state.doing is not Doing.ALONE and state.idle_seconds > self._stall_seconds)
+
+    def _ask_later(self, states: list[RankState]) -> None:
+        """When the rank that moved last can have stood for the limit; work alone is left in peace for a limit more."""
+        left = [self._stall_seconds - (0.0 if state.doing is Doing.ALONE else state.idle_seconds)
+                for state in states if not self._stands(state)]
+        self._asks_again_at = time.monotonic() + max([1.0, *left])
+
+    def _composed(self, states: list[RankState], headline: str) -> str:
+        text = report.compose(states, headline, self._folder)
+        self._keep(REPORT, text + "\n")
+        return text
+
+    # The others
+
+    def _verdict(self, channel: SideChannel) -> tuple[str, bool]:
+        deadline = time.monotonic() + _VERDICT_SECONDS
+        while time.monotonic() < deadline:
+            said = channel.read(f"verdict/{self._round}")
+            if said is not None:
+                text, is_stall = json.loads(said)
+                return text, is_stall
+            time.sleep(_LOOK_SECONDS / 5)
+        return "", False   # the rank that opened this round is lost too: the next one is another's
+
+    def _keep(self, name: str, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / name).open("a", encoding="utf-8") as file:
+                file.write(text)
+
+
+def _has_process_group() -> bool:
+    """Whether this process has met other ranks; torch is not loaded for the question."""
+    distributed = sys.modules.get("torch.distributed")
+    is_initialized = getattr(distributed, "is_initialized", None)   # absent while the module is being loaded
+    return is_initialized is not None and "torch.optim" in sys.modules and bool(is_initialized())
