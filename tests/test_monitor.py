@@ -299,6 +299,17 @@ def test_a_sink_is_opened_at_the_first_number_and_closed_once(tmp_path: Path) ->
     assert unused.calls == []
 
 
+def test_what_a_checkpoint_goes_on_from_is_in_the_file(tmp_path: Path) -> None:
+    """Numbers before a checkpoint are there also when the process is killed right after it: nobody logs them again."""
+    with monitor(tmp_path, log_every=2) as log, log.epoch(0, 1):
+        train(log, [1.0, 1.0, 1.0])
+        log.log({"accuracy": 0.5}, step=3, epoch=0)
+        log.metrics(3)
+        assert [line["step"] for line in records(tmp_path)] == [2, 3, 3]
+        events, = (tmp_path / "tensorboard").iterdir()
+        assert b"accuracy" in events.read_bytes()
+
+
 def test_a_sink_that_cannot_write_is_let_go_of_and_the_training_goes_on(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     full = Kept(fails_at=2)

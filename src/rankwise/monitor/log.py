@@ -19,6 +19,10 @@ class Entry:
     values: Callable[[], Mapping[str, float]]
 
 
+def _nothing() -> None:
+    """What a sink does that keeps nothing back."""
+
+
 class Log:
     """Entries in their order, and the sinks that rank 0 writes them to."""
 
@@ -39,9 +43,15 @@ class Log:
         self._write(due)
 
     def settle(self) -> None:
-        """Write all that was added, whether or not it has to be waited for."""
+        """Write all that was added, whether or not it has to be waited for, and have the sinks keep it.
+
+        A run that is killed goes on from a checkpoint, and what was logged before that is never logged again.
+        """
         due, self._due, self._new = [*self._due, *self._new], [], []
         self._write(due)
+        for sink in self._open:
+            with contextlib.suppress(OSError):   # told of at the next number
+                getattr(sink, "flush", _nothing)()
 
     def close(self) -> None:
         for sink in self._open:

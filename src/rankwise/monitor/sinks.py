@@ -15,7 +15,10 @@ _TENSORBOARD_FLUSH_SECONDS = 10
 
 
 class Sink(Protocol):
-    """A place for logged numbers; used by rank 0 alone, and opened at the first number."""
+    """A place for logged numbers; used by rank 0 alone, and opened at the first number.
+
+    One that keeps numbers back for a while has a `flush()` too: it is called with each checkpoint.
+    """
 
     def open(self, folder: Path, step: int) -> None:
         """Begin in the run's folder. A resumed run begins after `step`: what was logged behind it is superseded."""
@@ -45,6 +48,9 @@ class JsonLines:
         if time.monotonic() - self._flushed_at > _FLUSH_SECONDS:
             self._file.flush()
             self._flushed_at = time.monotonic()
+
+    def flush(self) -> None:
+        self._file.flush()
 
     def close(self) -> None:
         self._file.close()
@@ -79,9 +85,13 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
         self._written_at[names] = time.monotonic()
 
-    def close(self) -> None:
+    def flush(self) -> None:
         for names in list(self._latest):
             self._put(names)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self.flush()
         self._writer.close()
 
 
