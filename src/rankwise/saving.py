@@ -42,10 +42,11 @@ class Saving:
         self.loaders: list[Loader] = []   # those whose position is kept
         self.resume_from = resume_from
         self._parts = parts
-        self._metric, larger_is_better = settings.best_metric
-        keep_last = settings.keep_last or (1 if self._metric else None)
-        retention = Retention(last=keep_last, metric=self._metric, larger_is_better=larger_is_better)
-        self._checkpoints = Checkpoints(folder / runfolder.CHECKPOINTS, parts.group, retention=retention,
+        metric, larger_is_better = settings.best_metric
+        self._retention = Retention(last=settings.keep_last or (1 if metric else None), metric=metric,
+                                    larger_is_better=larger_is_better)
+        self._told_of_metric: set[bool] = set()
+        self._checkpoints = Checkpoints(folder / runfolder.CHECKPOINTS, parts.group, retention=self._retention,
                                         limit_seconds=settings.timeout)
         self._every_steps, self._every_seconds = settings.save_interval
         self._saved_step, self._asked_at = 0, time.monotonic()
@@ -53,7 +54,7 @@ class Saving:
         self._loaders_of_step: list[Loader] = []
         self._init = settings.init
         self._begins_from: Path | None = None
-        self._has_begun = self._has_told_of_metric = self._is_finished = False
+        self._has_begun = self._is_finished = False
 
     # What the ranks agreed to do, and what `--save-every` asks for: done where a loop body is over
 
@@ -119,13 +120,18 @@ class Saving:
         return folder
 
     def _on_metric(self, folder: Path, metrics: dict[str, float | None]) -> list[str]:
-        """Said once: that a checkpoint has no number to be compared by."""
-        if self._metric is None or metrics.get(self._metric) is not None or self._has_told_of_metric:
+        """Said once each: which value of the metric is the best, and that a checkpoint has none."""
+        metric = self._retention.metric
+        has_value = metric is not None and metrics.get(metric) is not None
+        if metric is None or has_value in self._told_of_metric:
             return []
-        self._has_told_of_metric = True
+        self._told_of_metric.add(has_value)
+        if has_value:
+            better = "larger" if self._retention.larger_is_better else "smaller"
+            return [f"keep-best: the {better} {metric} is the better"]
         there = ", ".join(name for name, value in metrics.items() if value is not None) or "none"
-        return [f"--keep-best: {folder.name} has no {self._metric} (it has: {there}). Compared are the checkpoints "
-                f"that are saved right after run.log({self._metric}=...), before another step."]
+        return [f"keep-best: {folder.name} has no {metric} (it has: {there}). Compared are the checkpoints that are "
+                f"saved right after run.log({metric}=...), before another step."]
 
     def _tell_news(self) -> None:
         for line in self._checkpoints.news():

@@ -55,11 +55,11 @@ def written_whole(target: Path) -> Iterator[Path]:
             _sync(file)
         _sync(temporary)
         if target.exists():   # a folder cannot be renamed over another; `find` knows the one that steps aside
-            _remove(aside)
+            remove(aside)
             target.rename(aside)
         temporary.rename(target)
         _sync(target.parent)
-        _remove(aside)
+        remove(aside)
     finally:
         _remove(temporary)
 
@@ -72,13 +72,13 @@ def remove_leftovers(parent: Path) -> None:
         for aside in list(parent.glob(f"step-*{_OLD}")):   # one that stepped aside for a newer of the same step
             target = aside.with_name(aside.name.removesuffix(_OLD))
             if target.exists():
-                _remove(aside)
+                remove(aside)
             else:
                 aside.rename(target)
 
 
 def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, at once as far as others see: a kill leaves no half of it under its name."""
+    """Remove a checkpoint, if it is there, at once as far as others see: a kill leaves no half under its name."""
     leaving = checkpoint.with_name(f".{checkpoint.name}{_PART}")
     with contextlib.suppress(OSError):
         checkpoint.rename(leaving)

@@ -61,7 +61,7 @@ class Checkpoints:
             lines = self._on_slow_disk()
             if not self._on_main("run.save()", lambda: self._writer.wait(self._limit_seconds)):
                 return target, [f"{target.name} is left out: the checkpoint before was not written within "
-                                f"{self._limit_seconds:.0f} s"]
+                                f"{self._limit_seconds:g} s"]
         lines += self.news()
         problem = None
         if self._group.is_main:
@@ -112,7 +112,7 @@ class Checkpoints:
         def wait() -> None:
             if not self._writer.wait(self._limit_seconds):
                 raise CheckpointError(f"{self._begun} was to be written.",
-                                      f"It was not within {self._limit_seconds:.0f} s.",
+                                      f"It was not within {self._limit_seconds:g} s.",
                                       "See that its disk answers, or raise --timeout.")
             if self._writer.failure is not None:
                 raise self._writer.failure
@@ -121,7 +121,7 @@ class Checkpoints:
     def finish(self) -> list[str]:
         """Let the last checkpoint get to the disk, within the limit; lines for the user. Waits for no other rank."""
         if not self._writer.wait(self._limit_seconds):
-            return [f"{self._begun} was not written within {self._limit_seconds:.0f} s; {self._newest_is()}"]
+            return [f"{self._begun} was not written within {self._limit_seconds:g} s; {self._newest_is()}"]
         return self.news()
 
     def summary(self) -> list[str]:
