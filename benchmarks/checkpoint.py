@@ -44,7 +44,7 @@ class Training:
         self.target = torch.zeros(self.bytes // 4, pin_memory=self.source.is_cuda)
 
     def wait_for_disk(self) -> None:
-        self.run._saving._checkpoints.require_written()
+        self.run._saving._checkpoints._writer.wait(600)
 
     def _settled(self) -> float:
         if self.source.is_cuda:

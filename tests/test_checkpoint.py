@@ -76,7 +76,7 @@ def alone(tmp_path: Path) -> Checkpoints:
 def kept(checkpoints: Checkpoints, step: int, things: dict[str, Any], position: dict[str, Any] = POSITION) -> Path:
     """Save, and wait for the disk."""
     folder, _ = checkpoints.save(step, things, position)
-    checkpoints.require_written()
+    checkpoints.require_written(folder)
     return folder
 
 

@@ -109,7 +109,7 @@ def _change_at_once(run: Any, folder: Path) -> dict[str, Any]:
     training = Training(run, folder).go(stop=4)
     with Gate() as gate:
         before = training.numbers
-        run.save()
+        kept = run.save()
         with torch.no_grad():
             for value in [*training.model.state_dict().values(), *training.average.state_dict().values()]:
                 value.fill_(7)
@@ -120,7 +120,7 @@ def _change_at_once(run: Any, folder: Path) -> dict[str, Any]:
         assert not folder.exists()
         run.barrier()
         gate.open()
-        run._saving._checkpoints.require_written()
+        run._saving._checkpoints.require_written(kept)
     return before
 
 

@@ -50,8 +50,8 @@ def _save_for_ever(folder: Path, pipe: Connection) -> None:
     while True:
         number += 1
         _fill(things, number)
-        checkpoints.save(number // 2, things, {"number": number})
-        checkpoints.require_written()
+        target, _ = checkpoints.save(number // 2, things, {"number": number})
+        checkpoints.require_written(target)
         pipe.send(number)
 
 

@@ -329,9 +329,12 @@ class Run:
         self._saving.finish()
         self._monitor.finished()
 
-    def close(self) -> None:
-        """Finish the last checkpoint, end the log and let go of the replicas; the launcher calls this."""
-        self._saving.finish()
+    def close(self, limit_seconds: float | None = None) -> None:
+        """Finish the last checkpoint, end the log and let go of the replicas; the launcher calls this.
+
+        `limit_seconds` bounds the wait for the disk, where somebody waits at the keyboard.
+        """
+        self._saving.finish(limit_seconds)
         self._monitor.close()
         self._mode.close()
         self._prepared.clear()

@@ -116,7 +116,7 @@ class Saving:
         for line in [*lines, *self._on_metric(folder, metrics)]:
             self._parts.monitor.print(line)
         if wait:
-            self._checkpoints.require_written()
+            self._checkpoints.require_written(folder)
         return folder
 
     def _on_metric(self, folder: Path, metrics: dict[str, float | None]) -> list[str]:
@@ -137,12 +137,12 @@ class Saving:
         for line in self._checkpoints.news():
             self._parts.monitor.print(line)
 
-    def finish(self) -> None:
+    def finish(self, limit_seconds: float | None = None) -> None:
         """Let the last checkpoint get to the disk, and say what must be known of them all. Waits for no other rank."""
         if self._is_finished:
             return
         self._is_finished = True
-        for line in [*self._checkpoints.finish(), *self._checkpoints.summary()]:
+        for line in [*self._checkpoints.finish(limit_seconds), *self._checkpoints.summary()]:
             self._parts.monitor.tell(line)
         if self._checkpoints.newest is not None:
             self._parts.monitor.saved()

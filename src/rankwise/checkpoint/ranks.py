@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from functools import partial
@@ -87,7 +88,8 @@ class Checkpoints:
 
         def write_and_tidy() -> None:
             write()
-            self._retention.apply(target)
+            with contextlib.suppress(OSError):   # what cannot be removed stays
+                self._retention.apply(target)
 
         self._begun = target
         self._writer.begin(write_and_tidy)
@@ -107,21 +109,21 @@ class Checkpoints:
     def _newest_is(self) -> str:
         return f"the newest whole checkpoint is {self.newest.name}" if self.newest else "no checkpoint is whole yet"
 
-    def require_written(self) -> None:
-        """Wait until what was begun is on the disk. Raises CheckpointError, on every rank, where it is not."""
+    def require_written(self, target: Path) -> None:
+        """Wait until `target` is on the disk. Raises CheckpointError, on every rank, where it is not."""
         def wait() -> None:
-            if not self._writer.wait(self._limit_seconds):
-                raise CheckpointError(f"{self._begun} was to be written.",
-                                      f"It was not within {self._limit_seconds:g} s.",
+            if not self._writer.wait(self._limit_seconds) or target != self._begun:
+                raise CheckpointError(f"{target} was to be written.", f"It was not within {self._limit_seconds:g} s.",
                                       "See that its disk answers, or raise --timeout.")
             if self._writer.failure is not None:
                 raise self._writer.failure
         self._on_main("run.save()", wait)
 
-    def finish(self) -> list[str]:
+    def finish(self, limit_seconds: float | None = None) -> list[str]:
         """Let the last checkpoint get to the disk, within the limit; lines for the user. Waits for no other rank."""
-        if not self._writer.wait(self._limit_seconds):
-            return [f"{self._begun} was not written within {self._limit_seconds:g} s; {self._newest_is()}"]
+        limit_seconds = self._limit_seconds if limit_seconds is None else limit_seconds
+        if not self._writer.wait(limit_seconds):
+            return [f"{self._begun} was not written within {limit_seconds:g} s; {self._newest_is()}"]
         return self.news()
 
     def summary(self) -> list[str]:
