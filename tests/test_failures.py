@@ -22,7 +22,8 @@ from rankwise.launcher import streams, supervisor
 from rankwise.launcher.agent import run_target
 from rankwise.launcher.failure import Failure, first, hide_our_frames
 from rankwise.launcher.lastwords import recorded
-from rankwise.launcher.supervisor import Terminated, signals_as_interrupts, supervise
+from rankwise.launcher.signals import Notice, Terminated, handled
+from rankwise.launcher.supervisor import supervise
 from rankwise.launcher.target import resolve
 from rankwise.settings import Settings
 
@@ -124,7 +125,7 @@ def test_a_rank_that_hangs_is_named_within_the_time_limit(trained: Trained) -> N
     code, errors = trained("hangs", timeout=3.0)
     assert code == 1
     assert "Rank 0 waited in run.barrier()" in errors
-    assert "Rank 1, step 0: working at train.py:16 in train" in errors
+    assert "Rank 1, step 0: working at train.py:17 in train" in errors
     assert "Traceback" not in errors
 
 
@@ -278,7 +279,7 @@ def test_a_report_replaces_a_broken_off_progress_line(monkeypatch: pytest.Monkey
 def test_signals_are_as_before_after_a_launch() -> None:
     """Within the block SIGTERM interrupts; afterwards the handlers are those of before."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    with pytest.raises(Terminated), signals_as_interrupts():
+    with pytest.raises(Terminated), handled(Notice()):
         signal.raise_signal(signal.SIGTERM)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 

@@ -413,7 +413,7 @@ def test_a_failure_on_one_machine_ends_the_other(tmp_path: Path) -> None:
     ended = [launch.ended() for launch in machines(tmp_path, f"127.0.0.1:{free_port()}", [[], []], "--fail-on", "2")]
     assert [each.code for each in ended] == [1, 1], "\n".join(each.text for each in ended)
     assert "Rank 2 of 3 failed: ValueError: the data is upside down" in ended[1].err
-    assert "rank 2: failed with ValueError" in ended[0].err, ended[0].text
+    assert "Rank 2 failed with ValueError" in ended[0].err, ended[0].text
 
 
 def test_errors_of_ranks_are_raised_with_their_traceback(tmp_path: Path) -> None:

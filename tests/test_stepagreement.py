@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 import rankwise as rw
-from ranks import run_ranks
+from ranks import run_groups, run_ranks
 from rankwise import stepagreement
 from rankwise.errors import PeerError, Preempted
+from rankwise.group import Group
+from rankwise.sidechannel import SideChannel
 from rankwise.stepagreement import NOTHING, StepAgreement
 
 Acts = list[tuple[int, frozenset[str]]]
@@ -219,7 +221,7 @@ def stopped(run: rw.Run, moment: str) -> tuple[int, list[str], dict[str, float]]
         for epoch in run.epochs(9):
             for batch in batches():
                 if epoch == 1 and run.steps == 8:
-                    run._agreement.ask("stop")
+                    run._saving._parts.agreement.ask("stop")
                 run.step(model(batch).square().mean(), optimizer)
                 with torch.no_grad():
                     sum(float(model(more).sum()) for more in scored)
@@ -244,24 +246,27 @@ def test_a_wish_is_done_where_nothing_of_a_step_is_lost(moment: str, step: int, 
     assert state == {"scheduled": step, **position}
 
 
-def real(run: rw.Run) -> Acts:
-    agreement = run._agreement
+def real(group: Group) -> Acts:
+    channel = SideChannel.open(group.world, limit_seconds=20)
+    assert channel is not None
+    agreement = StepAgreement(channel, limit_seconds=20)
     acts: Acts = []
     step = 0
     while len(acts) < 2:
         step += 1
-        if run.rank == 1 and step in (20, 200):
+        if group.rank == 1 and step in (20, 200):
             agreement.ask("save")
-        run.agree(False)   # the collective of a step
+        group.agree(False)   # the collective of a step
         time.sleep(0.002)
         due = agreement.due()
         if due:
             acts.append((step, due))
+    agreement.close()
     return acts
 
 
 def test_real_ranks_agree() -> None:
     """Three processes, through a store on loopback: the wish of one is done by all at one step, twice."""
-    first, *others = run_ranks(real, 3)
+    first, *others = run_groups(real, 3)
     assert [due for _, due in first] == [{"save"}, {"save"}]
     assert all(each == first for each in others)

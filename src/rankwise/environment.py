@@ -13,6 +13,7 @@ from rankwise.world import World
 SETTINGS = "RANKWISE_SETTINGS"     # settings of a rank, as JSON, from the launcher
 RUN_FOLDER = "RANKWISE_RUN_FOLDER" # the run's folder, chosen by the launcher
 JOB = "RANKWISE_JOB"               # file that says what a rank runs
+ATTEMPT = "RANKWISE_ATTEMPT"       # how often the launchers of the run have started its ranks before
 WITNESS = "RANKWISE_WITNESS"       # file that says what to watch of a training that is verified
 DATA = "RANKWISE_DATA"             # folder in which data sets are kept
 
@@ -53,9 +54,17 @@ def store_address() -> tuple[str, int] | None:
 
 
 def attempt() -> int:
-    """How often torch's elastic agent has started the ranks of this machine before."""
-    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    """How often the ranks of this run were started before.
+
+    Our launcher's count is the same on all machines; torchrun's is that of this machine's restarts.
+    """
+    text = os.environ.get(ATTEMPT) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
     return int(text) if text.isdecimal() else 0
+
+
+def is_elastic() -> bool:
+    """Whether torch's elastic agent, which may start ranks again, has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def error_file() -> Path | None:

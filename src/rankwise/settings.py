@@ -50,7 +50,7 @@ class Settings:
     timeout: float = setting(600.0, "seconds a rank waits for another before the run fails")
     log_every: int = setting(50, "steps between two entries in the log")
     debug: bool = setting(False, "compare each collective over the ranks before it runs")
-    nodes: int = setting(1, "machines that take part")
+    nodes: str = setting("1", "machines that take part: a number, or MIN:MAX (2:4)")
     node_rank: int = setting(0, "number of this machine, from 0")
     endpoint: str | None = setting(None, "HOST:PORT of machine 0, where the machines meet")
 
@@ -59,26 +59,48 @@ class Settings:
         _one_of("amp", self.amp, AMP)
         _one_of("accelerator", self.accelerator, ACCELERATORS)
         for name, least in (("devices", 1), ("exact", 1), ("micro_batch", 1), ("threads", 1), ("log_every", 1),
-                            ("keep_last", 1),
-                            ("nodes", 1), ("node_rank", 0), ("seed", 0)):
+                            ("keep_last", 1), ("max_restarts", 0), ("node_rank", 0), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise UsageError(f"{option(name)} is {value!r}.", f"It must be a whole number, at least {least}.",
                                  f"Give {option(name)} {max(least, 1)} or more.")
+        if not self.stall_timeout >= 0:
+            raise UsageError(f"--stall-timeout is {self.stall_timeout!r}.",
+                             "It is a number of seconds; 0 stands for no limit.",
+                             "Give --stall-timeout 900, for example.")
         if not isinstance(self.debug, bool):
             raise UsageError(f"--debug is {self.debug!r}.", "It is on or off.", "Give --debug, or debug=True.")
-        if not self.timeout > 0:
-            raise UsageError(f"--timeout is {self.timeout!r}.", "It must be a positive number of seconds.",
-                             "Give --timeout 600, for example.")
-        if self.node_rank >= self.nodes:
+        for name, example in (("timeout", 600), ("grace_seconds", 30)):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{option(name)} is {getattr(self, name)!r}.",
+                                 "It must be a positive number of seconds.",
+                                 f"Give {option(name)} {example}, for example.")
+        self._require_nodes()
+        _ = self.save_interval, self.best_metric   # they raise for what they cannot read
+
+    def _require_nodes(self) -> None:
+        least, most = self.node_range
+        if self.node_rank >= most:
             raise UsageError(f"--node-rank is {self.node_rank} with --nodes {self.nodes}.",
-                             f"Machines are numbered 0 to {self.nodes - 1}.", "Give each machine its own number.")
-        if self.nodes > 1 and not self.endpoint:
+                             f"Machines are numbered 0 to {most - 1}.", "Give each machine its own number.")
+        if least < most and self.max_restarts == 0:
+            raise UsageError(f"--nodes is {self.nodes} and --max-restarts is 0.",
+                             "A machine that is lost would end the run, for the ranks of the others fail with it.",
+                             "Give --max-restarts 3, for example.")
+        if most > 1 and not self.endpoint:
             raise UsageError(f"--nodes is {self.nodes} and --endpoint is not given.",
                              "The machines must know where to meet.",
                              "Give --endpoint HOST:PORT of machine 0, the same on every machine.")
 
-        _ = self.save_interval, self.best_metric   # they raise for what they cannot read
+    @property
+    def node_range(self) -> tuple[int, int]:
+        """The fewest and the most machines that --nodes asks for."""
+        found = re.fullmatch(r"(\d+)(?::(\d+))?", str(self.nodes))
+        least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= least <= most:
+            raise UsageError(f"--nodes is {self.nodes!r}.", "It is a number of machines, or MIN:MAX.",
+                             "Give --nodes 2, or --nodes 2:4, for example.")
+        return least, most
 
     @property
     def save_interval(self) -> tuple[int | None, float | None]:

@@ -27,10 +27,10 @@ class SideChannel:
         self._store = store
 
     @classmethod
-    def open(cls, world: World, *, limit_seconds: float) -> SideChannel | None:
-        """A connection to the store that the environment names; None for a rank that is alone.
+    def open(cls, world: World, *, limit_seconds: float, attempt: int | None = None) -> SideChannel | None:
+        """A connection to the store that the environment names, for this attempt's ranks unless another one is given.
 
-        Raises ConnectionError where the store is not there within the limit.
+        None for a rank that is alone. Raises ConnectionError where the store is not there within the limit.
         """
         address = environment.store_address()
         if world.size == 1 or address is None:
@@ -41,7 +41,12 @@ class SideChannel:
                                   wait_for_workers=False)
         except RuntimeError as error:
             raise ConnectionError(str(error)) from error
-        return cls(dist.PrefixStore(f"{_PREFIX}/{environment.attempt()}", store), world)
+        return cls.over(store, environment.attempt() if attempt is None else attempt, world)
+
+    @classmethod
+    def over(cls, store: dist.Store, attempt: int, world: World) -> SideChannel:
+        """The line of an attempt's ranks over a store that is open."""
+        return cls(dist.PrefixStore(f"{_PREFIX}/{attempt}", store), world)
 
     def post(self, name: str, text: str) -> None:
         """Put a text where every rank can read it, in the place of an earlier one."""

@@ -23,9 +23,12 @@ import contextlib
 import threading
 import time
 from collections import deque
+from typing import TYPE_CHECKING
 
 from rankwise.errors import PeerError
-from rankwise.sidechannel import SideChannel
+
+if TYPE_CHECKING:
+    from rankwise.sidechannel import SideChannel
 
 SAVE = "save"
 STOP = "stop"

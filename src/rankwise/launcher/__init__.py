@@ -15,7 +15,7 @@ from rankwise.settings import Settings
 from rankwise.world import World
 
 _OF_THE_LAUNCHER = ("mode", "devices", "accelerator", "threads", "name", "runs", "resume", "timeout", "nodes",
-                    "node_rank", "endpoint")
+                    "node_rank", "endpoint", "max_restarts")
 
 
 def launch(function: Callable[..., Any], *, arguments: dict[str, Any] | None = None, **settings: Any) -> Any:
@@ -101,7 +101,7 @@ def _from_here(function: Callable[..., Any], arguments: dict[str, Any], settings
         job = ship(function, arguments, folder, has_terminal=not _is_interactive() or sys.stdout.isatty())
         run_folder = choose_folder(settings, name_of(function))
         outcome = run_ranks(job, settings, run_folder, folder)
-        if outcome.failure is not None and in_script:
+        if outcome.is_preempted or (outcome.failure is not None and in_script):
             outcome.show()
             raise SystemExit(outcome.exit_code)
         raise_failure(outcome)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankwise import environment, runfolder
-from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
+from rankwise.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_USAGE, RankwiseError
 from rankwise.launcher import layout, streams
 from rankwise.launcher.failure import Failure, first
 from rankwise.launcher.job import Job, private_folder
@@ -29,24 +29,40 @@ _PACKAGES = str(Path(__file__).parents[2])
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How the ranks of this machine ended: `rank` is the one that failed first, None where all ended well."""
+    """How the ranks of this machine ended: `rank` is the one that failed first, None where all ended well.
+
+    With `is_preempted` they were asked to end, and may be continued.
+    """
 
     world_size: int
     run_folder: Path
     rank: int | None = None
     failure: Failure | None = None
+    is_preempted: bool = False
 
     @property
     def exit_code(self) -> int:
+        if self.is_preempted:
+            return EXIT_PREEMPTED
         return 0 if self.failure is None else self.failure.exit_code
 
     def show(self) -> None:
-        """Print the first failure in full, then whose it was and where the rest stands."""
-        assert self.failure is not None
+        """Print how it ended, unless it ended well: the first failure in full, whose it was, where the rest stands."""
+        if self.is_preempted:
+            streams.clear_line()
+            print(f"rankwise: every rank has ended, as asked. {self._way_on()}", file=sys.stderr)
+        if self.failure is None:
+            return
         text = self.failure.text or self.failure.tail
         said = f"{text}\n\n" if text and text != self.failure.summary else ""
         streams.clear_line()
         print(f"{said}{self.summary()}{self.logs()}", file=sys.stderr)
+
+    def _way_on(self) -> str:
+        newest = runfolder.newest_step(self.run_folder)
+        if newest is None:
+            return "There is no checkpoint."
+        return f"The newest checkpoint is of step {newest}; to go on: --resume {self.run_folder.name}"
 
     def summary(self) -> str:
         """Whose the first failure was."""
@@ -65,7 +81,7 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
     Raises UsageError before any rank starts.
     """
     job = Job(script=None if target.module else str(target.path), module=target.module,
-              argv=[str(target.path), *arguments])
+              argv=[str(target.path), *arguments], uses_rankwise=target.uses_rankwise)
     if target.uses_rankwise and not {"-h", "--help"}.isdisjoint(arguments):
         from rankwise.launcher.worker import show_help
         return show_help(job, settings)
@@ -81,8 +97,7 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
         streams.clear_line()
         print("rankwise: interrupted; every rank has ended.", file=sys.stderr)
         return EXIT_INTERRUPTED
-    if outcome.failure is not None:
-        outcome.show()
+    outcome.show()
     return outcome.exit_code
 
 
@@ -99,34 +114,42 @@ def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path,
     Raises KeyboardInterrupt when interrupted and RankwiseError where the machines did not meet or end together.
     """
     from torch.distributed.elastic.agent.server.api import WorkerSpec
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     from rankwise.launcher.errorfiles import ErrorFiles
     from rankwise.launcher.rendezvous import Rendezvous
+    from rankwise.launcher.restarts import Agent
+    from rankwise.launcher.signals import Notice
     from rankwise.launcher.supervisor import supervise
     ranks = layout.ranks_here(settings)
     job_file = job.write(folder)
-    rendezvous = Rendezvous(settings, run_folder)
+    rendezvous, notice = Rendezvous(settings, run_folder), Notice(settings.grace_seconds, heeded=job.uses_rankwise)
     files = ErrorFiles(folder, lambda: {**layout.surroundings(settings, ranks, rendezvous.run_folder),
-                                        environment.JOB: str(job_file)})
+                                        environment.JOB: str(job_file), environment.ATTEMPT: str(rendezvous.attempt)})
     spec = WorkerSpec(role="rank", local_world_size=ranks, entrypoint=sys.executable, args=("-c", _worker_code()),
-                      rdzv_handler=rendezvous, max_restarts=0)
-    agent = LocalElasticAgent(spec, files, exit_barrier_timeout=settings.timeout)
+                      rdzv_handler=rendezvous, max_restarts=settings.max_restarts)
+    agent = Agent(spec, files, exit_barrier_timeout=settings.timeout, run_folder=lambda: rendezvous.run_folder,
+                  line=lambda: rendezvous.line,
+                  may_restart=lambda: not (notice.is_given or files.has_preempted()))
     if meanwhile is None and not job.has_terminal:
         meanwhile = streams.Followed(streams.log_file(run_folder, 0)).show
     with _quiet_agent():
-        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS,
+        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS, notice=notice,
                            meanwhile=meanwhile or (lambda: None), has_failed=files.has_word_of)
-    return _outcome(agent, result, rendezvous.run_folder)
+    if result is None or files.has_preempted() or (notice.is_given and result.is_failed()):
+        return Outcome(world_size=_world_size(agent), run_folder=rendezvous.run_folder, is_preempted=True)
+    return _outcome(_world_size(agent), result, rendezvous.run_folder)
 
 
-def _outcome(agent: LocalElasticAgent, result: RunResult, run_folder: Path) -> Outcome:
-    world_size = agent.get_worker_group().workers[0].world_size
+def _world_size(agent: LocalElasticAgent) -> int:
+    """0 where the machines have not met."""
+    return max((worker.world_size for worker in agent.get_worker_group().workers), default=0)
+
+
+def _outcome(world_size: int, result: RunResult, run_folder: Path) -> Outcome:
+    from rankwise.launcher.restarts import failures_of
     if not result.is_failed():
         return Outcome(world_size=world_size, run_folder=run_folder)
-    failures = {rank: Failure.of_process(process.exitcode, process.error_file_data, float(process.timestamp),
-                                         streams.log_file(run_folder, rank))
-                for rank, process in result.failures.items()}
+    failures = failures_of(result, run_folder)
     for rank, failure in failures.items():
         streams.add_line(streams.log_file(run_folder, rank), failure.text or failure.summary)
     rank = first(failures)

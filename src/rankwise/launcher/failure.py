@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from rankwise import environment
-from rankwise.errors import EXIT_FAILED, EXIT_USAGE, RankwiseError
+from rankwise.errors import EXIT_FAILED, EXIT_USAGE, CheckpointError, MisuseError, RankwiseError, UsageError
 from rankwise.watchdog.ending import is_of_peer
 
 _OURS = "rankwise"
+_FINAL = (UsageError, MisuseError, CheckpointError)   # the others may have come from outside: a killed data worker, say
 _TAIL_LINES = 12
 _MACHINERY = (str(Path(__file__).parent), "<frozen runpy>", "runpy.py")
 
@@ -32,7 +33,7 @@ class Failure:
     """Why a rank ended: `text` is for the person at the keyboard, a traceback or the message of a RankwiseError.
 
     A process that left no word has no `text`; `tail`, the end of its log, stands in. `follows` says that another rank's
-    failure is the likely reason: a lost or late peer.
+    failure is the likely reason: a lost or late peer. `is_final` says that another attempt would end the same way.
     """
 
     summary: str
@@ -40,18 +41,20 @@ class Failure:
     tail: str = ""
     exit_code: int = EXIT_FAILED
     follows: bool = False
+    is_final: bool = False
     time_seconds: float = 0.0
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """What to tell about an exception of a training."""
         if isinstance(error, RankwiseError):
-            return cls(summary=type(error).__name__, text=str(error), exit_code=error.exit_code,
-                       follows=is_of_peer(error), time_seconds=time.time())
+            follows = is_of_peer(error)
+            return cls(summary=type(error).__name__, text=str(error), exit_code=error.exit_code, follows=follows,
+                       is_final=isinstance(error, _FINAL), time_seconds=time.time())
         if isinstance(error, SystemExit):
             shown = error.code if isinstance(error.code, str) else f"It ended with exit code {error.code}."
             return cls(summary=shown, text=shown, exit_code=EXIT_USAGE if error.code == EXIT_USAGE else EXIT_FAILED,
-                       time_seconds=time.time())
+                       is_final=True, time_seconds=time.time())
         return cls(summary="".join(traceback.format_exception_only(error)).strip(), text=_traceback(error),
                    follows=is_of_peer(error), time_seconds=time.time())
 
@@ -64,7 +67,7 @@ class Failure:
         stopped = exit_code == -signal.SIGTERM   # what the agent sends to the ranks that are left after a failure
         return cls(summary=_how_it_ended(exit_code), text="", tail=_tail(log), follows=stopped,
                    time_seconds=math.inf if stopped else seen_seconds,
-                   exit_code=EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED)
+                   exit_code=EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED, is_final=exit_code == EXIT_USAGE)
 
     def leave(self) -> None:
         """Put this failure where the launcher looks, unless this rank has said one already."""
@@ -73,7 +76,8 @@ class Failure:
             return
         data = {"message": {"message": self.summary, "extraInfo": {
                     "py_callstack": self.text, "timestamp": str(int(self.time_seconds))}},
-                _OURS: {"exit_code": self.exit_code, "follows": self.follows, "time_seconds": self.time_seconds}}
+                _OURS: {"exit_code": self.exit_code, "follows": self.follows, "is_final": self.is_final,
+                        "time_seconds": self.time_seconds}}
         with contextlib.suppress(OSError):
             file.write_text(json.dumps(data), encoding="utf-8")
 

@@ -23,7 +23,7 @@ def with_devices(settings: Settings) -> Settings:
     present = count(kind)
     devices = settings.devices or (present if settings.mode in ("dp", "ddp") and present else 1)
     _require(devices, kind, f"--devices is {devices}.")
-    if settings.mode in ("single", "dp") and settings.nodes > 1:
+    if settings.mode in ("single", "dp") and settings.node_range[1] > 1:
         raise UsageError(f"--mode is {settings.mode} with --nodes {settings.nodes}.",
                          "This mode is one process on one machine.", "Give --mode ddp, or leave --mode out.")
     settings = settings.having(devices=devices)
@@ -49,7 +49,7 @@ def _require(devices: int, kind: str, given: str) -> None:
 
 def is_one_process(settings: Settings) -> bool:
     """Whether this process can be the only rank; `devices` is decided."""
-    return settings.nodes == 1 and _processes(settings) == 1
+    return settings.node_range[1] == 1 and _processes(settings) == 1
 
 
 def _processes(settings: Settings) -> int:
@@ -87,7 +87,7 @@ def surroundings(settings: Settings, ranks: int, run_folder: Path) -> dict[str, 
 
 def _interface(settings: Settings) -> str | None:
     from rankwise.launcher.rendezvous import interface_towards, parse_endpoint
-    return interface_towards("127.0.0.1" if settings.nodes == 1 else parse_endpoint(settings.endpoint)[0])
+    return interface_towards("127.0.0.1" if settings.node_range[1] == 1 else parse_endpoint(settings.endpoint)[0])
 
 
 def _on_accelerators(settings: Settings) -> bool:

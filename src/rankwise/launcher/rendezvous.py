@@ -11,6 +11,8 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 from rankwise.errors import PeerError, UsageError
 from rankwise.settings import Settings
+from rankwise.sidechannel import SideChannel
+from rankwise.world import World
 
 _FOLDER = "rankwise/run_folder"
 
@@ -18,15 +20,17 @@ _FOLDER = "rankwise/run_folder"
 class Rendezvous(RendezvousHandler):
     """A fixed set of machines, each with its number, so that no host name decides who is first.
 
-    `run_folder` is what machine 0 chose, on each machine. Every attempt has a store of its own: gloo leaves addresses
-    in it that a later attempt would take for its own.
+    `run_folder` is what machine 0 chose, on each machine; `attempt` counts from 0, and `line` is that of its ranks
+    beside their training. Every attempt has a store of its own: gloo leaves addresses in it that a later attempt would
+    take for its own.
     """
 
     def __init__(self, settings: Settings, run_folder: Path) -> None:
         self.run_folder = run_folder
         self._settings = settings
+        self.attempt = -1
+        self.line: SideChannel | None = None
         self._store: dist.Store | None = None
-        self._attempts = 0
 
     @property
     def use_agent_store(self) -> bool:
@@ -34,10 +38,11 @@ class Rendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        nodes = self._settings.nodes
+        nodes = self._settings.node_range[1]
         store, host, port = _on_loopback() if nodes == 1 else self._at_endpoint()
-        self._attempts += 1
-        return RendezvousInfo(dist.PrefixStore(f"agents/{self._attempts}", store), self._settings.node_rank, nodes,
+        self.attempt += 1
+        self.line = SideChannel.over(store, self.attempt, World())
+        return RendezvousInfo(dist.PrefixStore(f"agents/{self.attempt}", store), self._settings.node_rank, nodes,
                               RendezvousStoreInfo(host, port))
 
     def _at_endpoint(self) -> tuple[dist.Store, str, int]:
@@ -46,14 +51,14 @@ class Rendezvous(RendezvousHandler):
         limit = self._settings.timeout
         try:
             if self._store is None:
-                self._store = dist.TCPStore(host, port, self._settings.nodes, first, timedelta(seconds=limit),
+                self._store = dist.TCPStore(host, port, self._settings.node_range[1], first, timedelta(seconds=limit),
                                        multi_tenant=True)
             if first:
                 self._store.set(_FOLDER, self.run_folder.name)
             self.run_folder = Path(self._settings.runs) / self._store.get(_FOLDER).decode()
         except (dist.DistError, OSError) as error:
             raise PeerError(f"Machine {self._settings.node_rank} did not meet the other "
-                            f"{self._settings.nodes - 1} at {host}:{port} within {limit:.0f} s.",
+                            f"{self._settings.node_range[1] - 1} at {host}:{port} within {limit:.0f} s.",
                             str(error).strip().splitlines()[0][:300],
                             "Start `rankwise run` on every machine with the same --nodes and --endpoint, each with its "
                             "own --node-rank. The endpoint is an address of machine 0 that the others reach, with a "

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from rankwise import runfolder
+from rankwise import environment, runfolder
 from rankwise.collectives import compared
 from rankwise.device import device_of, kind_of_device
-from rankwise.errors import UsageError
+from rankwise.errors import Preempted, UsageError
 from rankwise.group import Group
 from rankwise.launcher import layout
 from rankwise.launcher.lastwords import record_collectives, recorded, watched_over
+from rankwise.launcher.preemption import heeded
 from rankwise.modes import open_mode, resolve
 from rankwise.monitor import Monitor
 from rankwise.pulse import PULSE
@@ -24,6 +25,9 @@ from rankwise.settings import Settings
 from rankwise.sidechannel import SideChannel
 from rankwise.stepagreement import StepAgreement
 from rankwise.world import World
+
+_FOLDER = "run_folder"
+_INTERRUPTED_SECONDS = 3.0   # for the last checkpoint, where somebody waits at the keyboard
 
 
 def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: Settings, world: World,
@@ -61,10 +65,25 @@ def _agreed_folders(settings: Settings, group: Group, folder: Path | None, targe
     found: tuple[Path, Path | None] | None = None
     if group.is_main:
         resume_from = runfolder.resume_from(settings)   # before a new folder is the latest
-        found = (folder or runfolder.choose(settings, target), resume_from)
+        found = (folder or _chosen(settings, group.world, target), resume_from)
     agreed = group.broadcast_object(found)
     assert agreed is not None
     return agreed
+
+
+def _chosen(settings: Settings, world: World, target: str) -> Path:
+    """The folder that rank 0 chooses for a run, where its launcher did not.
+
+    torchrun may start the ranks again. Its store outlives them, and has word of the folder from the first attempt.
+    """
+    memory = SideChannel.open(world, limit_seconds=settings.timeout, attempt=0) if environment.is_elastic() else None
+    remembered = memory.read(_FOLDER) if memory is not None else None
+    if remembered is not None:
+        return Path(remembered)
+    chosen = runfolder.choose(settings, target)
+    if memory is not None:
+        memory.post(_FOLDER, str(chosen.resolve()))
+    return chosen
 
 
 @contextlib.contextmanager
@@ -75,20 +94,23 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
                      exact=settings.exact)
     monitor = Monitor(group, folder, settings)
     monitor.begin(mode.name, group.size * mode.replicas)
-    agreement = StepAgreement(SideChannel.open(group.world, limit_seconds=settings.timeout),
-                              limit_seconds=settings.timeout)
+    channel = SideChannel.open(group.world, limit_seconds=settings.timeout)
+    agreement = StepAgreement(channel, limit_seconds=settings.timeout)
     run = Run(settings, group=group, mode=mode, monitor=monitor, agreement=agreement, folder=folder,
               resume_from=resume_from)
+    limit_seconds = None
     try:
-        yield run
+        with heeded(agreement, channel, grace_seconds=settings.grace_seconds, run_folder=folder):
+            yield run
         PULSE.is_over = True
-        monitor.finished()
+        run.finish()
         group.ended(f"returned from the training function at step {run.steps}")
     except BaseException as error:
+        limit_seconds = _INTERRUPTED_SECONDS if isinstance(error, KeyboardInterrupt) else None
         how = "ended with sys.exit" if isinstance(error, SystemExit) else f"failed with {type(error).__name__}"
-        group.ended(f"{how} at step {run.steps}")
+        group.ended(f"{'was asked to end' if isinstance(error, Preempted) else how} at step {run.steps}")
         raise
     finally:
         agreement.close()
-        run.close()
+        run.close(limit_seconds)
         group.close()

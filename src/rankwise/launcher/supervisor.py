@@ -11,10 +11,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rankwise.errors import PeerError
+from rankwise.launcher.signals import Notice, handled
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult
@@ -25,16 +26,13 @@ _GRACE_SECONDS = 2.0   # for a rank to end by itself after an interrupt; with th
 _TIDY_SECONDS = 5.0    # the same after another rank has failed; the agent alone waits for 30
 
 
-class Terminated(KeyboardInterrupt):
-    """This launcher was told to end, by SIGTERM or SIGHUP; like Ctrl-C in all else."""
-
-
-def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
+def supervise(agent: LocalElasticAgent, *, limit_seconds: float, notice: Notice | None = None,
               meanwhile: Callable[[], None] = lambda: None,
-              has_failed: Callable[[int], bool] = lambda local_rank: False) -> RunResult:
+              has_failed: Callable[[int], bool] = lambda local_rank: False) -> RunResult | None:
     """Run the agent to its end. However this is left, no rank is. `meanwhile` is called now and then, and at the end.
 
-    After a rank of which `has_failed` says so has ended, the others get a moment, and are killed.
+    After a rank of which `has_failed` says so has ended, the others get a moment, and are killed. Returns None where
+    the ranks were given `notice` and did not end in time.
 
     Raises KeyboardInterrupt when interrupted, PeerError where the other machines did not end within `limit_seconds`
     after the ranks of this one, and what the agent raises where the machines did not meet.
@@ -49,13 +47,17 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
             outcome["error"] = error
         ended.set()
 
+    notice = notice or Notice()
     try:
-        with signals_as_interrupts():
+        with handled(notice):
             threading.Thread(target=run, name="rankwise-agent", daemon=True).start()
-            _wait(ended, agent, limit_seconds, meanwhile, has_failed)
+            _wait(ended, agent, limit_seconds, notice, meanwhile, has_failed)
     except BaseException:
         end_ranks(agent, ended)
         raise
+    if not ended.is_set():
+        end_ranks(agent, ended)
+        return None
     if "error" in outcome:
         raise outcome["error"]
     result: RunResult = outcome["result"]
@@ -64,24 +66,25 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float,
     return result
 
 
-def _wait(ended: threading.Event, agent: LocalElasticAgent, limit_seconds: float,
+def _wait(ended: threading.Event, agent: LocalElasticAgent, limit_seconds: float, notice: Notice,
           meanwhile: Callable[[], None], has_failed: Callable[[int], bool]) -> None:
     alone_since: float | None = None
     failed_since: float | None = None
-    while not ended.is_set():
+    while not ended.is_set() and not notice.is_over:
         ended.wait(_POLL_SECONDS)
         meanwhile()
         ranks = {worker.local_rank: worker.id for worker in agent.get_worker_group().workers
                  if isinstance(worker.id, int)}
         left = {rank: pid for rank, pid in ranks.items() if _is_running(pid)}
-        if left and any(has_failed(rank) for rank in ranks.keys() - left.keys()):
-            failed_since = failed_since or time.monotonic()
-            if time.monotonic() - failed_since > _TIDY_SECONDS:
-                _kill(_processes(list(left.values())))
-        if left or not ranks:
-            continue
-        alone_since = alone_since or time.monotonic()
-        if not ended.is_set() and time.monotonic() - alone_since > limit_seconds:
+        notice.pass_on(set(left.values()))
+        if notice.is_given and not ranks:   # the machines have not met
+            return
+        is_failing = bool(left) and any(has_failed(rank) for rank in ranks.keys() - left.keys())
+        failed_since = (failed_since or time.monotonic()) if is_failing else None
+        if failed_since is not None and time.monotonic() - failed_since > _TIDY_SECONDS:
+            _kill(_processes(list(left.values())))
+        alone_since = (alone_since or time.monotonic()) if ranks and not left else None
+        if alone_since is not None and not ended.is_set() and time.monotonic() - alone_since > limit_seconds:
             raise PeerError("The ranks of this machine ended, and the launchers of the others did not answer "
                             f"within {limit_seconds:.0f} s.", "Their machine or the network between is lost.",
                             "See the output of the launchers on the other machines.")
@@ -106,25 +109,6 @@ def end_ranks(agent: LocalElasticAgent, ended: threading.Event) -> None:
     for pid in _pids(agent):
         _signal_group(pid, signal.SIGKILL)
     ended.wait(_GRACE_SECONDS)   # the agent sees them dead and returns at once, on a busy machine a little later
-
-
-@contextlib.contextmanager
-def signals_as_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Terminated, and Ctrl-C KeyboardInterrupt, in the main thread; as before afterwards."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminated(number: int, frame: Any) -> None:
-        raise Terminated
-
-    before = {number: signal.signal(number, terminated) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _pids(agent: LocalElasticAgent) -> list[int]:

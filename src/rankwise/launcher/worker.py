@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rankwise import environment, runfolder
-from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from rankwise.launcher import streams
+from rankwise.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_USAGE, Preempted
+from rankwise.launcher import preemption, streams
 from rankwise.launcher.failure import Failure
 from rankwise.launcher.job import Job
 from rankwise.launcher.lastwords import recorded, watched_over
@@ -38,7 +38,8 @@ _SETTLE_SECONDS = 0.1
 def main() -> NoReturn:
     """Run this process's job as the rank that the environment says, and end."""
     _end_with_launcher()
-    signal.signal(signal.SIGINT, _interrupted)
+    for number in (signal.SIGINT, signal.SIGUSR1):   # the latter until there is something to save
+        signal.signal(number, _interrupted)
     faulthandler.enable()
     job_file, run_folder, world = environment.job(), environment.run_folder(), environment.world()
     assert job_file is not None
@@ -86,6 +87,8 @@ def _execute_here(job: Job) -> int:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        if isinstance(error, Preempted):
+            return EXIT_PREEMPTED
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return 0
         failure = Failure.of(error)
@@ -109,6 +112,8 @@ def _run(job: Job, folder: Path, world: World, run_folder: Path) -> int:
             execute(job, folder)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Preempted:
+        return preemption.exit_code()
     except SystemExit as end:
         if end.code in (None, 0):
             return 0

@@ -115,7 +115,7 @@ def resolve(settings: Settings, world: World | None = None) -> str:
     processes = world.size if world is not None else 1
     devices = settings.devices or 1
     if settings.exact is not None:
-        _require_exact(settings, settings.exact, max(processes, devices * settings.nodes))
+        _require_exact(settings, settings.exact, max(processes, devices * settings.node_range[1]))
     if settings.mode == "auto":
         return "ddp" if max(processes, devices) > 1 else "single"
     if settings.mode == "single" and devices > 1:
