@@ -1,11 +1,11 @@
-"""Jobs of `rankwise verify` in ranks from a warm forkserver, which start in a fraction of a second: for tests alone."""
+"""Jobs in ranks from a warm forkserver, which start in a fraction of a second: for tests alone."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +27,39 @@ class WarmJobs(Jobs):
 
     def _launch(self, settings: Settings, plan: Plan, run_folder: Path,
                 meanwhile: Callable[[], None]) -> tuple[int, str]:
-        from rankwise.launcher.rendezvous import _on_loopback
         size = layout.ranks_here(settings)
-        store, host, port = _on_loopback()
-        shared = {**layout.surroundings(settings, size, run_folder), environment.WITNESS: str(plan.write()),
-                  "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "MASTER_ADDR": host,
-                  "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        with private_folder() as folder:
-            processes = [_context.Process(target=_rank, args=(self._job, folder, {
-                **shared, "RANK": str(rank), "LOCAL_RANK": str(rank),
-                "TORCHELASTIC_ERROR_FILE": str(folder / f"{rank}.json")})) for rank in range(size)]
-            try:
-                for process in processes:
-                    process.start()
-                _wait(processes)
-            finally:
-                for process in processes:
-                    process.kill()
-                    process.join()
-            failures = {rank: _failure(folder / f"{rank}.json", process.exitcode, run_folder, rank)
-                        for rank, process in enumerate(processes) if process.exitcode}
-        del store
+        failures = failures_of(self._job, settings, run_folder, {environment.WITNESS: str(plan.write())})
         if not failures:
             return size, ""
         rank = first(failures)
         return size, f"Rank {rank} of {size} failed: {failures[rank].summary}\n{failures[rank].text}"
+
+
+def failures_of(job: Job, settings: Settings, run_folder: Path,
+                variables: Mapping[str, str] | None = None) -> dict[int, Failure]:
+    """The job in warm ranks, to its end; the failure of each rank that did not end well."""
+    from rankwise.launcher.rendezvous import _on_loopback
+    size = layout.ranks_here(settings)
+    store, host, port = _on_loopback()
+    shared = {**layout.surroundings(settings, size, run_folder), **(variables or {}),
+              "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "MASTER_ADDR": host,
+              "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    with private_folder() as folder:
+        processes = [_context.Process(target=_rank, args=(job, folder, {
+            **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), environment.JOB: str(job.write(folder)),
+            "TORCHELASTIC_ERROR_FILE": str(folder / f"{rank}.json")})) for rank in range(size)]
+        try:
+            for process in processes:
+                process.start()
+            _wait(processes)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+        failures = {rank: _failure(folder / f"{rank}.json", process.exitcode, run_folder, rank)
+                    for rank, process in enumerate(processes) if process.exitcode}
+    del store
+    return failures
 
 
 def _wait(processes: list[Any]) -> None:
@@ -73,7 +81,8 @@ def _rank(job: Job, folder: Path, variables: dict[str, str]) -> None:
     from rankwise.launcher import worker
     os.environ.update(variables)
     torch.set_num_threads(1)
-    run_folder = environment.run_folder()
+    run_folder, world = environment.run_folder(), environment.world()
     assert run_folder is not None
-    streams.into_file(streams.log_file(run_folder, int(variables["RANK"])))
-    worker.leave(worker._run(job, folder))
+    assert world is not None
+    streams.into_file(streams.log_file(run_folder, world.rank))
+    worker.leave(worker._run(job, folder, world, run_folder))

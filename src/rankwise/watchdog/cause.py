@@ -77,10 +77,14 @@ def _parted(states: States) -> Cause | None:
     found = parting(states)
     if found is None:
         return None
-    where = "work that rank 0 alone does" if found.odd == (0,) else "a rank-dependent branch"
-    return Cause("branch", found.odd, f"The ranks went different ways from collective {found.number} on: {where}.",
-                 "Every rank must call the same collectives in the same order. Also the forward of a wrapped model is "
-                 "one: evaluate on every rank, or through the module itself (model.module).")
+    alone = " that rank 0 alone takes" if found.odd == (0,) else ""
+    what = f"The ranks went different ways from collective {found.number} on"
+    if found.left_out is not None:
+        rank, other = found.left_out
+        what = f"Rank {rank} called {found.calls[rank].placed}, which rank {other} did not"
+    return Cause("branch", found.odd, f"{what}: a branch{alone or ' that depends on the rank'}.",
+                 "Every rank must call the same collectives in the same order. The forward of a wrapped model is one "
+                 "too: evaluate on every rank, or through the module itself (model.module).")
 
 
 def _elsewhere(states: States) -> Cause | None:

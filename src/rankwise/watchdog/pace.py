@@ -18,10 +18,7 @@ _BUSY = 0.2   # of a core, of the main thread: polling loops stay far below, com
 
 
 class Pace:
-    """Looked at now and then by the watching thread.
-
-    `has_begun` says whether the pulse ever beat: before the first batch a training may take its time.
-    """
+    """Looked at now and then by the watching thread. `computes` is of the main thread, between the last two looks."""
 
     def __init__(self, pulse: Pulse) -> None:
         self._pulse = pulse
@@ -29,7 +26,6 @@ class Pace:
         self._clock = _processor_clock()
         self._looked_at = self._moved_at = time.monotonic()
         self._used_seconds = self._processor_seconds()
-        self.has_begun = pulse.beats > 0
         self.computes = False
 
     def look(self) -> None:
@@ -39,7 +35,7 @@ class Pace:
             self._moved_at += now - self._looked_at
         self.computes = used - self._used_seconds > _BUSY * (now - self._looked_at)
         if self._pulse.beats != self._beats:
-            self._beats, self.has_begun, self._moved_at = self._pulse.beats, True, now
+            self._beats, self._moved_at = self._pulse.beats, now
         elif self.computes and not _uses_gpu():
             self._moved_at = now
         self._looked_at, self._used_seconds = now, used

@@ -10,10 +10,14 @@ from rankwise.watchdog.state import Call, RankState
 
 @dataclass(frozen=True)
 class Parting:
-    """What each rank called as the first collective that was not the same for all, by rank."""
+    """What each rank called as the first collective that was not the same for all, by rank.
+
+    `left_out` are two ranks: the first called something there that the second went by, and whose call it made later.
+    """
 
     number: int
     calls: dict[int, Call]
+    left_out: tuple[int, int] | None = None
 
     @property
     def odd(self) -> tuple[int, ...]:
@@ -39,8 +43,22 @@ def parting(states: Sequence[RankState]) -> Parting | None:
         calls = {rank: by_number[number] for rank, by_number in numbered.items()}
         later = [[by_number[each] for by_number in numbered.values()] for each in common[position:]]
         if not _same_kind(list(calls.values())) or not any(map(_same_place, later)):
-            return Parting(number, calls)
+            return Parting(number, calls, _left_out(numbered, number))
     return None
+
+
+def _left_out(numbered: dict[int, dict[int, Call]], number: int) -> tuple[int, int] | None:
+    for rank, calls in numbered.items():
+        later = {(call.what, call.place) for each, call in calls.items() if each > number}
+        for other, others_calls in numbered.items():
+            call = others_calls[number]
+            if not _alike(call, calls[number]) and (call.what, call.place) in later:
+                return rank, other
+    return None
+
+
+def _alike(call: Call, other: Call) -> bool:
+    return (call.what, call.place) == (other.what, other.place)
 
 
 def _same_kind(calls: list[Call]) -> bool:

@@ -27,7 +27,7 @@ def _standing(states: Sequence[RankState]) -> Iterator[str]:
     for together in alike.values():
         one, ranks = together[0], ranks_in_words([state.rank for state in together])
         if one.doing is Doing.SILENT:
-            yield f"{ranks}: no answer."
+            yield f"{ranks}: no answer; last heard of in step {one.steps}."
         elif one.can_move:
             idle = min(state.idle_seconds for state in together)
             yield f"{ranks}, step {one.steps}: {_told(one)}; last progress {idle:.0f} s ago."
@@ -55,15 +55,11 @@ def _differing(states: Sequence[RankState]) -> Iterator[str]:
         return
     other = next(rank for rank in found.calls if rank not in found.odd)
     for rank in sorted((found.odd[0], other)):
-        yield f"Collective {found.number} of rank {rank} was {_placed(found.calls[rank])}."
+        yield f"Collective {found.number} of rank {rank} was {found.calls[rank].placed}."
 
 
 def _numbered(call: Call) -> str:
     return call.what if call.number is None else f"{call.what}, collective {call.number},"
-
-
-def _placed(call: Call) -> str:
-    return f"{call.what} at {call.place}" if call.place else call.what
 
 
 def _near(folder: Path) -> Path:

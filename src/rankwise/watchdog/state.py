@@ -30,6 +30,10 @@ class Call:
     place: str = ""
     number: int | None = None
 
+    @property
+    def placed(self) -> str:
+        return f"{self.what} at {self.place}" if self.place else self.what
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankState:

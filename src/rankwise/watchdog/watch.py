@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rankwise.sidechannel import SideChannel
 
 _LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.05      # for an answer, and for the training to begin
 _TELL_SECONDS = 1.0
 _ANSWER_SECONDS = 3.0    # for all ranks to answer
 _VERDICT_SECONDS = 8.0   # for the rank that opened a round to judge it
@@ -87,14 +88,18 @@ class Watch:
         self._answered.set()
 
     def _connected(self) -> SideChannel | None:
-        """The line to the other ranks, when the process group of the training is there."""
+        """The line to the other ranks, when the process group of the training is there; None where this rank ends."""
+        while not _is_loaded("torch"):
+            if self._pause(_POLL_SECONDS):
+                return None
+        signs.attach(PULSE)
         while not _has_process_group():
-            if self._pause():
+            if self._pause(_POLL_SECONDS):
                 return None
         from rankwise.sidechannel import SideChannel
-        signs.attach(PULSE)
         channel = SideChannel.open(self._world, limit_seconds=_CONNECT_SECONDS)
         self._is_connected = channel is not None
+        self._pace = Pace(PULSE)
         return channel
 
     def _watch(self, channel: SideChannel) -> None:
@@ -107,7 +112,7 @@ class Watch:
             if opener is not None:
                 self._take_part(channel, is_opener=opener == str(channel.rank))
                 self._round += 1
-            self._pause()
+            self._pause(_LOOK_SECONDS)
         channel.post(f"ended/{channel.rank}", self._ended.to_json())
 
     def _tell_step(self, channel: SideChannel) -> None:
@@ -116,16 +121,16 @@ class Watch:
             self._told_step, self._told_at = PULSE.steps, time.monotonic()
             channel.post(f"step/{channel.rank}", str(self._told_step))
 
-    def _pause(self) -> bool:
+    def _pause(self, seconds: float) -> bool:
         """Wait until it is time to look again; True where this rank ends."""
-        self._wake.wait(_LOOK_SECONDS)
+        self._wake.wait(seconds)
         self._wake.clear()
         return self._ended is not None
 
     def _has_to_ask(self) -> bool:
         if self._lost is not None and not self._report:
             return True
-        stands = self._pace.has_begun and not PULSE.alone and self._pace.idle_seconds > self._stall_seconds > 0
+        stands = not PULSE.alone and self._pace.idle_seconds > self._stall_seconds > 0
         return stands and time.monotonic() > self._asks_again_at
 
     def _take_part(self, channel: SideChannel, *, is_opener: bool) -> None:
@@ -174,8 +179,11 @@ class Watch:
                 said = channel.read(f"ended/{rank}") or channel.read(f"state/{self._round}/{rank}")
                 if said is not None:
                     found[rank] = RankState.from_json(said)
-            time.sleep(_LOOK_SECONDS / 5)
-        return [found.get(rank, RankState(rank=rank, doing=Doing.SILENT)) for rank in range(channel.size)]
+            time.sleep(_POLL_SECONDS)
+        return [found.get(rank) or self._silent(channel, rank) for rank in range(channel.size)]
+
+    def _silent(self, channel: SideChannel, rank: int) -> RankState:
+        return RankState(rank=rank, doing=Doing.SILENT, steps=int(channel.read(f"step/{rank}") or 0))
 
     def _stands(self, state: RankState) -> bool:
         return not state.can_move or (state.doing is not Doing.ALONE and state.idle_seconds > self._stall_seconds)
@@ -200,7 +208,7 @@ class Watch:
             if said is not None:
                 text, is_stall = json.loads(said)
                 return text, is_stall
-            time.sleep(_LOOK_SECONDS / 5)
+            time.sleep(_POLL_SECONDS)
         return "", False   # the rank that opened this round is lost too: the next one is another's
 
     def _keep(self, name: str, text: str) -> None:
@@ -212,6 +220,10 @@ class Watch:
 
 def _has_process_group() -> bool:
     """Whether this process has met other ranks; torch is not loaded for the question."""
-    distributed = sys.modules.get("torch.distributed")
-    is_initialized = getattr(distributed, "is_initialized", None)   # absent while the module is being loaded
-    return is_initialized is not None and "torch.optim" in sys.modules and bool(is_initialized())
+    return _is_loaded("torch.distributed") and bool(sys.modules["torch.distributed"].is_initialized())
+
+
+def _is_loaded(name: str) -> bool:
+    """Whether the script has imported this module, to the end."""
+    module = sys.modules.get(name)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)

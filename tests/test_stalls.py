@@ -1,0 +1,323 @@
+"""Stalls and lost ranks: every kind is told with the right rank and line, and what only takes its time is left alone.
+
+The ranks are real, with what `rankwise run` gives them; only the launcher is left out, but in the last tests.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwise.launcher.failure import first
+from rankwise.launcher.job import Job
+from rankwise.settings import Settings
+from warm import failures_of
+
+pytestmark = pytest.mark.timeout(120)
+
+STALL_SECONDS = 2.0
+
+PLAIN = """
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+class Samples(Dataset):
+    def __len__(self):
+        return 22
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index))
+
+def update(batch):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+
+"""
+
+# In each script one rank does what the others do not; `# !` marks the line that must be named.
+
+SKIPS = PLAIN + """
+def share(batch):
+    loss, rows = torch.ones(1), torch.ones(1)
+    if rank != 1 or len(batch) == 4:
+        dist.all_reduce(loss)   # !
+    dist.all_reduce(rows)
+
+for batch in DataLoader(Samples(), batch_size=4):
+    update(batch)
+    share(batch)
+time.sleep(100)
+"""
+
+EXTRA_BATCH = PLAIN.replace("model(batch).sum().backward()", "model(batch).sum().backward()   # !") + """
+for batch in DataLoader(Samples(), batch_size=4 if rank != 1 else 3):
+    update(batch)
+"""
+
+RAISES = PLAIN + """
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(context, values):
+        return values
+
+    @staticmethod
+    def backward(context, gradient):
+        raise ValueError("no way back")   # !
+
+for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
+    if rank == 1 and number == 2:
+        batch = Reversed.apply(batch.requires_grad_())
+    update(batch)
+"""
+
+SLEEPS_IN_DATA = PLAIN + """
+class Slow(Samples):
+    def __getitem__(self, index):
+        if rank == 1 and index == 9:
+            time.sleep(100)   # !
+        return super().__getitem__(index)
+
+for batch in DataLoader(Slow(), batch_size=4):
+    update(batch)
+"""
+
+EXITS = PLAIN + """
+for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
+    update(batch)
+    if rank == 1 and number == 2:
+        sys.exit(0)   # !
+"""
+
+EVALUATES_ALONE = PLAIN + """
+for batch in DataLoader(Samples(), batch_size=4):
+    update(batch)
+if rank == 0:
+    with torch.no_grad():
+        for batch in DataLoader(Samples(), batch_size=8):
+            model(batch)   # !
+dist.barrier()
+"""
+
+STOPS = PLAIN + """
+for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
+    update(batch)
+    if rank == 1 and number == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+WORKS_ALONE = PLAIN + """
+for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
+    update(batch)
+    if rank == 0 and number == 2:
+        time.sleep(100)   # !
+"""
+
+BRANCHES = """
+import torch
+import rankwise as rw
+
+def train(run: rw.Run) -> None:
+    if run.rank == 2:
+        run.gather(torch.ones(2))   # !
+    else:
+        run.barrier()
+    run.barrier()
+
+rw.launch(train)
+"""
+
+
+class Ended:
+    """A script that was run in so many ranks, in this folder, until it stalled: what it said and what it left."""
+
+    def __init__(self, script: str, ranks: int, folder: Path, **settings: Any) -> None:
+        (folder / "train.py").write_text(script)
+        chosen = Settings(**{"devices": ranks, "accelerator": "cpu", "threads": 1, "stall_timeout": STALL_SECONDS,
+                             "mode": "ddp", **settings})
+        self.failures = failures_of(Job(script=str(folder / "train.py"), argv=["train.py"]), chosen, folder / "run")
+        self.stalls = folder / "run" / "stalls"
+        self.line = next((f"train.py:{number}" for number, text in enumerate(script.splitlines(), 1)
+                          if text.endswith("# !")), "")
+        report = self.stalls / "report.txt"
+        self.report = report.read_text() if report.exists() else ""
+        self.text = self.failures[first(self.failures)].text if self.failures else ""
+
+    def of(self, ranks: str) -> str:
+        """The line of the report that is about these ranks."""
+        lines = map(str.strip, self.report.splitlines())
+        found, = (line for line in lines if line.startswith((f"{ranks},", f"{ranks}:")))
+        return found
+
+    def cause(self) -> str:
+        return self.report.split("Likely cause: ")[1].splitlines()[0]
+
+    def require_stall(self, *ranks: int) -> None:
+        """These ranks have said that the run stalled; all of them tell the same, and each has left its stacks."""
+        assert set(ranks) <= set(self.failures)
+        assert self.text.startswith(f"The run stalled: no rank has moved for {STALL_SECONDS:.0f} s.")
+        assert [self.failures[rank].text for rank in ranks] == [self.text] * len(ranks)
+        assert [self.failures[rank].exit_code for rank in ranks] == [1] * len(ranks)
+        assert sorted(not self.failures[rank].follows for rank in ranks) == [False] * (len(ranks) - 1) + [True]
+        for rank in ranks:
+            assert "Thread MainThread" in (self.stalls / f"rank{rank}.txt").read_text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# Stalls
+
+
+def test_a_rank_that_skips_a_collective(folder: Path) -> None:
+    """The calls after it have one size and meet in silence; torch's record of them shows which one was left out."""
+    ended = Ended(SKIPS, 3, folder)
+    ended.require_stall(0, 1, 2)
+    assert ended.cause().startswith(f"Rank 0 called all_reduce (float [1]) at {ended.line} in share, which rank 1 did "
+                                    "not: a branch that depends on the rank.")
+    assert "waiting in all_reduce (float [1]), collective" in ended.of("Ranks 0 and 2")
+
+
+def test_a_rank_that_sleeps_in_its_data_set(folder: Path) -> None:
+    """The line in the data set is named, and the place in the loop that asked it; the other waits in its forward."""
+    ended = Ended(SLEEPS_IN_DATA, 2, folder)
+    ended.require_stall(0, 1)
+    assert f"reading data at {ended.line} in __getitem__, called from train.py:" in ended.of("Rank 1")
+    assert ended.of("Rank 0").startswith("Rank 0, step 2: waiting in broadcast (float [10]), collective")
+    assert ended.cause() == "The data: Rank 1 waits for a batch."
+    assert "in __getitem__" in (ended.stalls / "rank1.txt").read_text()
+
+
+def test_rank_0_evaluates_alone_through_the_wrapped_model(folder: Path) -> None:
+    """Its forward broadcasts buffers, and the others wait in a barrier: both lines, and who is alone."""
+    ended = Ended(EVALUATES_ALONE, 4, folder)
+    ended.require_stall(0, 1, 2, 3)
+    assert f"of rank 0 was broadcast (float [10]) at {ended.line} in <module>" in ended.text
+    assert "waiting in barrier, collective" in ended.of("Ranks 1, 2 and 3")
+    assert "a branch that rank 0 alone takes" in ended.cause()
+
+
+def test_rank_0_works_alone(folder: Path) -> None:
+    """Work that is not declared: its line, and what to do."""
+    ended = Ended(WORKS_ALONE, 3, folder)
+    ended.require_stall(0, 1, 2)
+    assert ended.of("Rank 0").startswith(f"Rank 0, step 3: working at {ended.line} in <module>")
+    assert ended.cause() == "Rank 0 works alone, and the others wait for it."
+    assert "run.alone()" in ended.text
+
+
+def test_a_stopped_rank(folder: Path) -> None:
+    """A process that was stopped does not answer; what was heard of it last is told, and the others end."""
+    ended = Ended(STOPS, 3, folder)
+    ended.require_stall(0, 2)
+    assert ended.of("Rank 1").startswith("Rank 1: no answer")
+    assert ended.cause().startswith("Rank 1 did not answer")
+    assert not (ended.stalls / "rank1.txt").exists()
+
+
+def test_ranks_that_take_different_branches(folder: Path) -> None:
+    """In a training of rankwise: the line of each side, ours and the user's."""
+    ended = Ended(BRANCHES, 3, folder)
+    ended.require_stall(0, 1, 2)
+    assert f"at {ended.line} in train, called from train.py:" in ended.of("Rank 2")
+    assert "rankwise/group.py" in (ended.stalls / "rank2.txt").read_text()
+    assert "of rank 2 was all_gather" in ended.text
+    assert f" at {ended.line} in train.\n" in ended.text
+
+
+# Lost ranks
+
+
+def test_a_rank_with_an_extra_batch(folder: Path) -> None:
+    """A plain loop: who ended, after which step, and the line where the other waits."""
+    ended = Ended(EXTRA_BATCH, 2, folder)
+    assert set(ended.failures) == {1}
+    assert "Connection closed by peer" in ended.text
+    assert ended.of("Rank 0") == "Rank 0, step 6: ended."
+    assert f"at {ended.line} in update" in ended.of("Rank 1")
+    assert ended.cause() == "Uneven number of steps: Rank 0 ended after step 6, and Rank 1 went on."
+
+
+def test_a_rank_that_exits_early(folder: Path) -> None:
+    """sys.exit(0) fails nobody's checks; the line that called it is named."""
+    ended = Ended(EXITS, 3, folder)
+    assert set(ended.failures) == {0, 2}
+    assert ended.of("Rank 1") == f"Rank 1, step 3: ended with sys.exit(0) at {ended.line} in <module>."
+    assert ended.cause() == "Uneven number of steps: Rank 1 ended after step 3, and Ranks 0 and 2 went on."
+    assert ended.of("Rank 1") in ended.text
+
+
+def test_a_rank_that_raises_in_backward(folder: Path) -> None:
+    """Its own traceback is the failure that counts; the report has where the others were."""
+    ended = Ended(RAISES, 3, folder)
+    assert ended.text.endswith("ValueError: no way back")
+    assert f'{ended.line.replace("train.py:", "line ")}, in backward' in ended.text
+    assert ended.of("Rank 1").startswith(
+        f"Rank 1, step 2: failed with ValueError: no way back at {ended.line} in backward, called from train.py:")
+    assert "waiting in " in (ended.of("Rank 0") if "  Rank 0," in ended.report else ended.of("Ranks 0 and 2"))
+    assert ended.cause() == "Rank 1 failed, and the others wait for it."
+
+
+# What is no stall
+
+
+ALONE = """
+import time
+import rankwise as rw
+
+def train(run: rw.Run) -> None:
+    with run.alone() as mine:
+        if mine:
+            time.sleep(4)
+
+rw.launch(train)
+"""
+
+SLOW_DATA = PLAIN + """
+class Slow(Samples):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        time.sleep(0.6)
+        return super().__getitem__(index)
+
+for batch in DataLoader(Slow(), batch_size=1 + rank):
+    pass
+"""
+
+COMPUTES = PLAIN + """
+started = time.monotonic()
+while rank == 0 and time.monotonic() - started < 4:
+    torch.ones(64, 64) @ torch.ones(64, 64)
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("script", [ALONE, SLOW_DATA, COMPUTES], ids=["alone", "slow data", "evaluation in Python"])
+def test_what_takes_its_time_is_left_alone(folder: Path, script: str) -> None:
+    """Declared work, batches that come slowly, and computing without a sign of progress, longer than the limit."""
+    ended = Ended(script, 2, folder)
+    assert ended.failures == {}
+    assert not ended.stalls.exists()
+
+
+def test_without_a_limit_nothing_is_ended(folder: Path) -> None:
+    """--stall-timeout 0 leaves everything to the limits of the collectives."""
+    ended = Ended(WORKS_ALONE.replace("sleep(100)", "sleep(4)"), 2, folder, stall_timeout=0.0)
+    assert ended.failures == {}
