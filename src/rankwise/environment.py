@@ -86,11 +86,6 @@ def lacks(name: str) -> bool:
     return name not in os.environ
 
 
-def give_default(name: str, value: str) -> None:
-    """Set a variable of this process that is not set."""
-    os.environ.setdefault(name, value)
-
-
 @contextlib.contextmanager
 def changed(changes: Mapping[str, str]) -> Iterator[None]:
     """Within this block this process has some variables changed."""

@@ -21,15 +21,7 @@ from rankwise.watchdog import ending
 from rankwise.watchdog.watch import Watch
 from rankwise.world import World
 
-_CALLS_RECORDED = "2000"   # torch's own default where it has one
-
 _watch: Watch | None = None   # of this process
-
-
-def record_collectives(world: World) -> None:
-    """Have torch keep a record of the collectives of this process, which has no process group yet."""
-    if world.size > 1:
-        environment.give_default("TORCH_FR_BUFFER_SIZE", _CALLS_RECORDED)
 
 
 @contextlib.contextmanager
@@ -39,7 +31,6 @@ def watched_over(settings: Settings, world: World, folder: Path) -> Iterator[Non
     if world.size == 1 or _watch is not None:
         yield
         return
-    record_collectives(world)
     _watch = Watch(world, folder, stall_seconds=settings.stall_timeout, on_stall=_end)
     _watch.start()
     end = None

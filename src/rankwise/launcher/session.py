@@ -15,7 +15,7 @@ from rankwise.device import device_of, kind_of_device
 from rankwise.errors import Preempted, UsageError
 from rankwise.group import Group
 from rankwise.launcher import layout
-from rankwise.launcher.lastwords import record_collectives, recorded, watched_over
+from rankwise.launcher.lastwords import recorded, watched_over
 from rankwise.launcher.preemption import heeded
 from rankwise.modes import open_mode, resolve
 from rankwise.monitor import Monitor
@@ -43,7 +43,6 @@ def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: 
         threads = settings.threads or (1 if settings.exact is not None else None)   # they decide the bits of a sum
         if threads is not None:
             torch.set_num_threads(threads)
-        record_collectives(world)
         group = Group.open(world, device, timeout_seconds=settings.timeout)
         try:
             agreed, resume_from = _agreed_folders(settings, group, folder, target)

@@ -1,6 +1,7 @@
 """torch's flight recorder: which collectives this process called, from where, and which of them is not through.
 
-Newer releases of torch record gloo's too; where there is no record, `read` answers with an empty one.
+torch keeps the latest 2,000 unless TORCH_FR_BUFFER_SIZE says otherwise, in newer releases those of gloo too. Where
+there is no record, `read` answers with an empty one.
 """
 
 from __future__ import annotations
