@@ -11,6 +11,7 @@ import json
 import math
 import signal
 import sys
+import threading
 import time
 import traceback
 import types
@@ -78,8 +79,10 @@ class Failure:
                     "py_callstack": self.text, "timestamp": str(int(self.time_seconds))}},
                 _OURS: {"exit_code": self.exit_code, "follows": self.follows, "is_final": self.is_final,
                         "time_seconds": self.time_seconds}}
+        whole = file.with_suffix(f".{threading.get_ident()}")   # another thread may do the same, or end us
         with contextlib.suppress(OSError):
-            file.write_text(json.dumps(data), encoding="utf-8")
+            whole.write_text(json.dumps(data), encoding="utf-8")
+            whole.replace(file)
 
 
 def first(failures: dict[int, Failure]) -> int:

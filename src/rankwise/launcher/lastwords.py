@@ -31,7 +31,7 @@ def watched_over(settings: Settings, world: World, folder: Path) -> Iterator[Non
     if world.size == 1 or _watch is not None:
         yield
         return
-    _watch = Watch(world, folder, stall_seconds=settings.stall_timeout, on_stall=_end)
+    _watch = Watch(world, folder, stall_seconds=settings.stall_timeout, leave_word=_leave_word_of_stall, end=_end)
     _watch.start()
     end = None
     try:
@@ -78,12 +78,15 @@ def _report(error: BaseException) -> str:
     return report
 
 
-def _end(report: str, is_first: bool) -> None:
-    """End this process, which stands still: its main thread may be in native code and never come back."""
+def _leave_word_of_stall(report: str, is_first: bool) -> None:
     Failure(summary="The run stalled; this rank saw it first.", text=report, follows=not is_first,
             time_seconds=time.time()).leave()
     if is_first:
         _show(report)
+
+
+def _end() -> None:
+    """End this process at once: its main thread may be in native code and never come back."""
     os._exit(EXIT_FAILED)
 
 

@@ -41,14 +41,15 @@ REPORT = "report.txt"
 class Watch:
     """Watches the training of this process, from `start` to `stop`.
 
-    `on_stall(report, is_first)` ends the process when all ranks stand still for `stall_seconds` (0: never), in the
-    watching thread; `is_first` says that this rank tells of it. Stacks and report are left in `folder`/stalls.
+    Where all ranks stand still for `stall_seconds` (0: never), `leave_word(report, is_first)` is called and then `end`,
+    which ends this process, both in the watching thread; `is_first` says that this rank is the one to tell of it.
+    Stacks and report are left in `folder`/stalls.
     """
 
     def __init__(self, world: World, folder: Path, *, stall_seconds: float,
-                 on_stall: Callable[[str, bool], None]) -> None:
+                 leave_word: Callable[[str, bool], None], end: Callable[[], None]) -> None:
         self._world, self._folder = world, folder / runfolder.STALLS
-        self._stall_seconds, self._on_stall = stall_seconds, on_stall
+        self._stall_seconds, self._leave_word, self._end = stall_seconds, leave_word, end
         self._pace = Pace(PULSE)
         self._round = 0
         self._asks_again_at = 0.0
@@ -134,15 +135,17 @@ class Watch:
         return stands and time.monotonic() > self._asks_again_at
 
     def _take_part(self, channel: SideChannel, *, is_opener: bool) -> None:
-        own = self._own_state()
+        own, stacks_now = self._own_state(), stacks.of_all_threads()   # after the verdict the first ranks end
         channel.post(f"state/{self._round}/{channel.rank}", own.to_json())
         text, is_stall = self._judge(channel) if is_opener else self._verdict(channel)
         if text:
-            self._keep(f"rank{channel.rank}.txt", stacks.of_all_threads())
+            self._keep(f"rank{channel.rank}.txt", stacks_now)
             self._report = text
             self._answered.set()
         if is_stall:
-            self._on_stall(text, is_opener)
+            if not is_opener:
+                self._leave_word(text, False)
+            self._end()
 
     def _own_state(self) -> RankState:
         if self._lost is not None:
@@ -165,6 +168,7 @@ class Watch:
         elif all(map(self._stands, states)) and len(states) > 1:
             idle = min(state.idle_seconds for state in states if state.can_move)
             text, is_stall = self._composed(states, f"The run stalled: no rank has moved for {idle:.0f} s."), True
+            self._leave_word(text, True)   # before another rank ends, which would fail this one
         else:
             self._ask_later(states)
         channel.post(f"verdict/{self._round}", json.dumps([text, is_stall]))
