@@ -1,8 +1,8 @@
 """What a checkpoint costs the training: the stall of `run.save()`, and the steps while it is written.
 
-    python benchmarks/checkpoint.py                      states of 12, 120 and 480 MB, one rank
+    python benchmarks/checkpoint.py --megabytes 480      a state of 480 MB (default: 120), one rank
     python benchmarks/checkpoint.py --devices 2          the same with two ranks, of which rank 0 writes
-    python benchmarks/checkpoint.py --output FILE        and the figures as JSON
+    python benchmarks/checkpoint.py --output FILE        and the figures as JSON, beside those of other sizes
 
 The stall is compared with a copy of as many bytes into memory that is in use already, and with the same checkpoint when
 it is waited for. The steps are timed alone and while a checkpoint is being written. All take turns, and each comparison

@@ -473,13 +473,20 @@ def _plain() -> tuple[list[float], list[float]]:
     return [weight.item() for weight in weights], losses
 
 
-@pytest.mark.parametrize(("before", "after", "stop"), [(1, 3, 4), (3, 2, 4), (2, 1, 5), (2, 3, 6)])
-def test_a_run_is_resumed_on_another_number_of_ranks(tmp_path: Path, before: int, after: int, stop: int) -> None:
+Layout = tuple[int, dict[str, Any]]
+SINGLE, DP = (1, {}), (1, {"mode": "dp", "devices": 2})
+
+
+@pytest.mark.parametrize(("before", "after", "stop"), [
+    (SINGLE, (3, {}), 4), ((3, {}), (2, {}), 4), ((2, {}), SINGLE, 5), ((2, {}), (3, {}), 6), (DP, (4, {}), 4),
+    ((4, {}), DP, 5), ((2, {}), (3, {"exact": 4}), 4), ((3, {"exact": 4}), (2, {"exact": 4}), 5),
+    ((1, {"exact": 4}), DP, 4)])
+def test_a_run_is_resumed_in_another_layout(tmp_path: Path, before: Layout, after: Layout, stop: int) -> None:
     """Saved in the middle of an epoch or at its end, it comes to the weights and epoch losses of one plain process."""
     expected, losses = _plain()
     assert abs(expected[0] - 1.0) > 0.05
-    first = run_ranks(_part, before, None, tmp_path / "step", stop)
-    resumed = run_ranks(_part, after, tmp_path / "step", tmp_path / "end", 9)
+    first = run_ranks(_part, before[0], None, tmp_path / "step", stop, **before[1])
+    resumed = run_ranks(_part, after[0], tmp_path / "step", tmp_path / "end", 9, **after[1])
     for rank in resumed:
         assert rank["weights"] == pytest.approx(expected, abs=1e-12)
         assert rank["lr"] == pytest.approx([0.1 * 0.8 ** 9], rel=1e-12)

@@ -23,6 +23,9 @@ from rankwise.step import Stepper
 from rankwise.stepagreement import NOTHING, SAVE, STOP, StepAgreement
 
 
+_PATIENCE_SECONDS = 1.0
+
+
 class Parts(NamedTuple):
     """What of a run a checkpoint holds, and whom it tells."""
 
@@ -142,6 +145,8 @@ class Saving:
         if self._is_finished:
             return
         self._is_finished = True
+        if not self._checkpoints.settles_within(_PATIENCE_SECONDS):
+            self._parts.monitor.tell("waiting for the last checkpoint to get to the disk")
         for line in [*self._checkpoints.finish(limit_seconds), *self._checkpoints.summary()]:
             self._parts.monitor.tell(line)
         if self._checkpoints.newest is not None:

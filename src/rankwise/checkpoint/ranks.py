@@ -38,7 +38,7 @@ class Checkpoints:
         self._staging, self._writer = Staging(), Writer()
         self._begun: Path | None = None   # rank 0: what the writer has in hand
         self.newest: Path | None = None
-        """The newest checkpoint that is whole, as far as rank 0 knows."""
+        """The newest checkpoint of this run that is whole, as far as rank 0 knows."""
         self._has_told_of_slow_disk = False
         self.failures = 0
         """Checkpoints that could not be written, as far as rank 0 knows."""
@@ -54,13 +54,14 @@ class Checkpoints:
 
         There is room for one snapshot: where the one before is still being written, all ranks wait for it.
         `position` and `metrics` are made of plain JSON values. Raises CheckpointError on every rank where the state
-        could not be read again without risk.
+        could not be read again without risk, or there is no memory for it.
         """
         target = folders.step_folder(self._folder, step)
         lines: list[str] = []
         if self._group.agree(self._writer.is_busy):
             lines = self._on_slow_disk()
             if not self._on_main("run.save()", lambda: self._writer.wait(self._limit_seconds)):
+                self.failures += 1
                 return target, [f"{target.name} is left out: the checkpoint before was not written within "
                                 f"{self._limit_seconds:g} s"]
         lines += self.news()
@@ -119,6 +120,10 @@ class Checkpoints:
                 raise self._writer.failure
         self._on_main("run.save()", wait)
 
+    def settles_within(self, limit_seconds: float) -> bool:
+        """Whether what was begun has ended by then."""
+        return self._writer.wait(limit_seconds)
+
     def finish(self, limit_seconds: float | None = None) -> list[str]:
         """Let the last checkpoint get to the disk, within the limit; lines for the user. Waits for no other rank."""
         limit_seconds = self._limit_seconds if limit_seconds is None else limit_seconds
@@ -150,7 +155,8 @@ class Checkpoints:
                 return own, damaged
             return folders.find(source)
         found = self._on_main("the search for a checkpoint", search)
-        self.newest = found[0]
+        if found[0] is not None and found[0].parent == self._folder:
+            self.newest = found[0]
         return found
 
     def load(self, folder: Path, prepared: dict[str, Any]) -> dict[str, Any]:

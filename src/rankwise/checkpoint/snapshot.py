@@ -28,7 +28,8 @@ class Staging:
     def take(self, state: Any) -> Any:
         """A copy of `state`, on the CPU, that shares nothing with it. It is good until the next call.
 
-        Names of one tensor share one copy. Raises CheckpointError for a value that only unsafe unpickling could read.
+        Names of one tensor share one copy. Raises CheckpointError for a value that only unsafe unpickling could read,
+        and where there is no memory for the copy.
         """
         copying = _Copying(self._buffers)
         taken = copying.copy_of(state)
@@ -78,7 +79,7 @@ class _Copying:
     def _buffer_for(self, source: torch.Tensor) -> torch.Tensor:
         kind = (source.dtype, source.shape)
         spare = self._spare.get(kind)
-        buffer = spare.pop() if spare else torch.empty_like(source, device="cpu", pin_memory=source.is_cuda)
+        buffer = spare.pop() if spare else _fresh(source)
         self.used[kind].append(buffer)
         return buffer
 
@@ -90,6 +91,15 @@ class _Copying:
             torch._foreach_copy_(self._copies, self._sources, non_blocking=bool(on_cuda))
         for device in on_cuda:
             torch.cuda.current_stream(device).synchronize()
+
+
+def _fresh(source: torch.Tensor) -> torch.Tensor:
+    try:
+        return torch.empty_like(source, device="cpu", pin_memory=source.is_cuda)
+    except RuntimeError as error:   # how torch says that there is no memory
+        raise CheckpointError("A checkpoint was to be made.",
+                              f"The copy of the state finds no memory: {str(error).splitlines()[0]}.",
+                              "Rank 0's machine needs room for the state once more.") from error
 
 
 def _require_safe(value: Any) -> None:
