@@ -140,12 +140,13 @@ class Watch:
         text, is_stall = self._judge(channel) if is_opener else self._verdict(channel)
         if text:
             self._keep(f"rank{channel.rank}.txt", stacks_now)
-            self._report = text
-            self._answered.set()
         if is_stall:
             if not is_opener:
                 self._leave_word(text, False)
             self._end()
+        elif text:
+            self._report = text
+            self._answered.set()
 
     def _own_state(self) -> RankState:
         if self._lost is not None:
