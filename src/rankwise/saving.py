@@ -22,7 +22,6 @@ from rankwise.settings import Settings
 from rankwise.step import Stepper
 from rankwise.stepagreement import NOTHING, SAVE, STOP, StepAgreement
 
-
 _PATIENCE_SECONDS = 1.0
 
 
