@@ -37,6 +37,7 @@ NOTHING: frozenset[str] = frozenset()
 _POLL_SECONDS = 0.25
 _MEETING_POLL_SECONDS = 0.02
 _LEAD_SECONDS = 1.0
+_LEAVE_SECONDS = 1.0   # to say that this rank leaves; the store may be cut off, and the thread with it
 
 
 class _Meeting:
@@ -95,7 +96,7 @@ class StepAgreement:
         """Leave; to be called when the training takes no further step."""
         self._closing.set()
         if self._thread is not None:
-            self._thread.join(self._limit_seconds)
+            self._thread.join(_LEAVE_SECONDS)
 
     def _met(self, meeting: _Meeting) -> frozenset[str]:
         deadline = time.monotonic() + self._limit_seconds

@@ -60,8 +60,8 @@ def leave_word(error: BaseException) -> Failure:
     if not failure.follows:
         failure.leave()
     report = _report(error)
-    if failure.follows and report:
-        failure = replace(failure, text=f"{failure.text}\n\n{report}")
+    if failure.follows:
+        failure = replace(failure, text=f"{failure.text}\n\n{report}") if report else failure
         failure.leave()
     return failure
 

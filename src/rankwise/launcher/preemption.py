@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rankwise.sidechannel import SideChannel
 
 _POLL_SECONDS = 0.25
+_LEAVE_SECONDS = 1.0   # the thread may wait for a store that is cut off
 _WORD = "preempted"
 PREEMPTED = ".preempted"   # suffix of the file that tells our launcher
 
@@ -42,7 +43,7 @@ def heeded(agreement: StepAgreement, channel: SideChannel | None, *, grace_secon
             yield
         finally:
             ear.closing.set()
-            ear.thread.join(grace_seconds)
+            ear.thread.join(_LEAVE_SECONDS)
 
 
 class _Ear:

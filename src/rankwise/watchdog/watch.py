@@ -58,7 +58,7 @@ class Watch:
         self._ended: RankState | None = None
         self._report = ""
         self._is_connected = False
-        self._wake, self._answered = threading.Event(), threading.Event()
+        self._wake, self._heard, self._answered = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="rankwise-watchdog", daemon=True)
 
     def start(self) -> None:
@@ -70,6 +70,9 @@ class Watch:
             return ""
         self._lost = replace(ending.of_error(self._world.rank, error), idle_seconds=self._pace.idle_seconds)
         self._wake.set()
+        if not self._heard.wait(_ANSWER_SECONDS):   # the thread waits for the kernel, a quarter of an hour and more
+            return ("Rank 0's machine, which holds the store of this run, does not answer: it is lost, or this machine "
+                    "is cut off from it.")
         self._answered.wait(_ANSWER_SECONDS + _VERDICT_SECONDS)
         return self._report
 
@@ -86,6 +89,7 @@ class Watch:
             channel = self._connected()
             if channel is not None:
                 self._watch(channel)
+        self._heard.set()
         self._answered.set()
 
     def _connected(self) -> SideChannel | None:
@@ -137,6 +141,7 @@ class Watch:
     def _take_part(self, channel: SideChannel, *, is_opener: bool) -> None:
         own, stacks_now = self._own_state(), stacks.of_all_threads()   # after the verdict the first ranks end
         channel.post(f"state/{self._round}/{channel.rank}", own.to_json())
+        self._heard.set()
         text, is_stall = self._judge(channel) if is_opener else self._verdict(channel)
         if text:
             self._keep(f"rank{channel.rank}.txt", stacks_now)
