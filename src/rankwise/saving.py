@@ -143,13 +143,13 @@ class Saving:
         """Let the last checkpoint get to the disk, and say what must be known of them all. Waits for no other rank."""
         if self._is_finished:
             return
-        self._is_finished = True
         if not self._checkpoints.settles_within(_PATIENCE_SECONDS):
             self._parts.monitor.tell("waiting for the last checkpoint to get to the disk")
         for line in [*self._checkpoints.finish(limit_seconds), *self._checkpoints.summary()]:
             self._parts.monitor.tell(line)
         if self._checkpoints.newest is not None:
             self._parts.monitor.saved()
+        self._is_finished = True
 
     def obstacle(self, is_in_step: bool) -> MisuseError | None:
         """Why a checkpoint made now would lose something; the same on every rank."""

@@ -27,7 +27,7 @@ from rankwise.stepagreement import StepAgreement
 from rankwise.world import World
 
 _FOLDER = "run_folder"
-_INTERRUPTED_SECONDS = 3.0   # for the last checkpoint, where somebody waits at the keyboard
+_INTERRUPTED_SECONDS = 1.5   # for the last checkpoint; the launcher kills its ranks after 2
 
 
 def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: Settings, world: World,
