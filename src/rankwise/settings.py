@@ -80,7 +80,7 @@ class Settings:
 
     def _require_nodes(self) -> None:
         least, most = self.node_range
-        if self.node_rank >= most:
+        if self.node_rank >= most and ":" not in str(self.nodes):   # there it is a spare machine
             raise UsageError(f"--node-rank is {self.node_rank} with --nodes {self.nodes}.",
                              f"Machines are numbered 0 to {most - 1}.", "Give each machine its own number.")
         if least < most and self.max_restarts == 0:

@@ -41,10 +41,10 @@ def train(run: rw.Run, epochs: int = 8, pace: float = 0.02) -> None:
     scored = run.loader(Images(), BATCH)
     for _ in run.epochs(epochs):
         for inputs, targets in loader:
-            run.step(nn.functional.mse_loss(model(inputs), targets), optimizer)
-            schedule.step()
-            note("step", run.steps)
-            time.sleep(pace)
+            if run.step(nn.functional.mse_loss(model(inputs), targets), optimizer):
+                schedule.step()
+                note("step", run.steps)
+                time.sleep(pace)
         note("evaluate", run.steps)
         with torch.no_grad():
             losses = [nn.functional.mse_loss(model(inputs), targets, reduction="none") for inputs, targets in scored]

@@ -116,6 +116,7 @@ def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path,
     from torch.distributed.elastic.agent.server.api import WorkerSpec
 
     from rankwise.launcher.errorfiles import ErrorFiles
+    from rankwise.launcher.gathering import Over
     from rankwise.launcher.rendezvous import Rendezvous
     from rankwise.launcher.restarts import Agent
     from rankwise.launcher.signals import Notice
@@ -132,9 +133,18 @@ def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path,
                   may_restart=lambda: not (notice.is_given or files.has_preempted()))
     if meanwhile is None and not job.has_terminal:
         meanwhile = streams.Followed(streams.log_file(run_folder, 0)).show
-    with _quiet_agent():
-        result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS, notice=notice,
-                           meanwhile=meanwhile or (lambda: None), has_failed=files.has_word_of)
+    problem = f"Machine {settings.node_rank} ended, and its ranks with it."
+    try:
+        with _quiet_agent():
+            result = supervise(agent, limit_seconds=settings.timeout + _AFTER_THE_LAST_SECONDS, notice=notice,
+                               meanwhile=meanwhile or (lambda: None), has_failed=files.has_word_of)
+        if result is not None and not result.is_failed():
+            problem = ""
+    except Over:
+        print("rankwise: the run has ended; this machine was not needed.", file=sys.stderr)
+        return Outcome(world_size=0, run_folder=rendezvous.run_folder)
+    finally:
+        rendezvous.leave(problem)
     if result is None or files.has_preempted() or (notice.is_given and result.is_failed()):
         return Outcome(world_size=_world_size(agent), run_folder=rendezvous.run_folder, is_preempted=True)
     return _outcome(_world_size(agent), result, rendezvous.run_folder)

@@ -9,28 +9,29 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from rankwise.errors import PeerError, UsageError
+from rankwise.errors import UsageError
+from rankwise.launcher.gathering import Gathering
 from rankwise.settings import Settings
 from rankwise.sidechannel import SideChannel
 from rankwise.world import World
 
-_FOLDER = "rankwise/run_folder"
-
 
 class Rendezvous(RendezvousHandler):
-    """A fixed set of machines, each with its number, so that no host name decides who is first.
+    """Brings the machines of an attempt together; each has its number, so that no host name decides who is first.
 
-    `run_folder` is what machine 0 chose, on each machine; `attempt` counts from 0, and `line` is that of its ranks
-    beside their training. Every attempt has a store of its own: gloo leaves addresses in it that a later attempt would
-    take for its own.
+    `run_folder` is what machine 0 chose, on each machine; `attempt` counts from 0. `line` is that of the ranks beside
+    their training, where their store lies on this machine. Every attempt has a store of its own: gloo leaves addresses
+    in it that a later attempt would take for its own.
     """
 
     def __init__(self, settings: Settings, run_folder: Path) -> None:
         self.run_folder = run_folder
-        self._settings = settings
         self.attempt = -1
         self.line: SideChannel | None = None
-        self._store: dist.Store | None = None
+        self._settings = settings
+        self._gathering: Gathering | None = None
+        if settings.node_range[1] > 1:
+            self._gathering = Gathering(settings, *parse_endpoint(settings.endpoint), run_folder.name)
 
     @property
     def use_agent_store(self) -> bool:
@@ -38,32 +39,26 @@ class Rendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        nodes = self._settings.node_range[1]
-        store, host, port = _on_loopback() if nodes == 1 else self._at_endpoint()
-        self.attempt += 1
-        self.line = SideChannel.over(store, self.attempt, World())
-        return RendezvousInfo(dist.PrefixStore(f"agents/{self.attempt}", store), self._settings.node_rank, nodes,
+        if self._gathering is None:
+            self.attempt += 1
+            store, host, port = _on_loopback()
+            rank, machines = 0, 1
+        else:
+            found = self._gathering.next_round()
+            self.run_folder = Path(self._settings.runs) / self._gathering.folder()
+            self.attempt = found.number
+            host, port = parse_endpoint(self._settings.endpoint)[0], found.port
+            store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=self._settings.timeout),
+                                  wait_for_workers=False)
+            rank, machines = found.machines.index(self._settings.node_rank), len(found.machines)
+        self.line = SideChannel.over(store, self.attempt, World()) if rank == 0 else None
+        return RendezvousInfo(dist.PrefixStore(f"agents/{self.attempt}", store), rank, machines,
                               RendezvousStoreInfo(host, port))
 
-    def _at_endpoint(self) -> tuple[dist.Store, str, int]:
-        host, port = parse_endpoint(self._settings.endpoint)
-        first = self._settings.node_rank == 0
-        limit = self._settings.timeout
-        try:
-            if self._store is None:
-                self._store = dist.TCPStore(host, port, self._settings.node_range[1], first, timedelta(seconds=limit),
-                                       multi_tenant=True)
-            if first:
-                self._store.set(_FOLDER, self.run_folder.name)
-            self.run_folder = Path(self._settings.runs) / self._store.get(_FOLDER).decode()
-        except (dist.DistError, OSError) as error:
-            raise PeerError(f"Machine {self._settings.node_rank} did not meet the other "
-                            f"{self._settings.node_range[1] - 1} at {host}:{port} within {limit:.0f} s.",
-                            str(error).strip().splitlines()[0][:300],
-                            "Start `rankwise run` on every machine with the same --nodes and --endpoint, each with its "
-                            "own --node-rank. The endpoint is an address of machine 0 that the others reach, with a "
-                            "free port.") from error
-        return self._store, host, port
+    def leave(self, problem: str) -> None:
+        """This machine ends; those that wait for it are told why."""
+        if self._gathering is not None:
+            self._gathering.leave(problem)
 
     def get_backend(self) -> str:
         return "rankwise"
@@ -75,13 +70,12 @@ class Rendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Nothing to mark: the set of machines is fixed."""
+        """Nothing to mark: `leave` says it."""
 
     def num_nodes_waiting(self) -> int:
-        return 0
+        return self._gathering.waiting() if self._gathering is not None else 0
 
     def shutdown(self) -> bool:
-        self._store = None
         return True
 
 

@@ -27,6 +27,7 @@ class Agent(LocalElasticAgent):
                  may_restart: Callable[[], bool], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._run_folder, self._line, self._may_restart = run_folder, line, may_restart
+        self._has_told = False
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
@@ -38,13 +39,25 @@ class Agent(LocalElasticAgent):
                 self._tell(failures, worker_group)
         return result
 
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        if not self._has_told:
+            self._say("rankwise: another machine waits to take part, or has lost its ranks.\n"
+                      f"  All ranks start again, from {self._beginning()}.", worker_group, {})
+        self._has_told = False
+        super()._restart_workers(worker_group)
+
     def _tell(self, failures: dict[int, Failure], worker_group: WorkerGroup) -> None:
         rank, total = first(failures), worker_group.spec.max_restarts
+        self._say(f"rankwise: rank {rank} of {worker_group.workers[0].world_size} failed{self._at_step(rank)}: "
+                  f"{failures[rank].summary}\n  Restart {total - self._remaining_restarts + 1} of {total}, "
+                  f"from {self._beginning()}.", worker_group, failures)
+        self._has_told = True
+
+    def _beginning(self) -> str:
         newest = runfolder.newest_step(self._run_folder())
-        beginning = "the beginning: there is no checkpoint yet" if newest is None else f"step {newest}"
-        text = (f"rankwise: rank {rank} of {worker_group.workers[0].world_size} failed{self._at_step(rank)}: "
-                f"{failures[rank].summary}\n  Restart {total - self._remaining_restarts + 1} of {total}, "
-                f"from {beginning}.")
+        return "the beginning: there is no checkpoint yet" if newest is None else f"step {newest}"
+
+    def _say(self, text: str, worker_group: WorkerGroup, failures: dict[int, Failure]) -> None:
         streams.clear_line()
         print(text, file=sys.stderr, flush=True)
         for worker in worker_group.workers:
