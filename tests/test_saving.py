@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -184,6 +185,33 @@ def test_a_disk_that_does_not_answer_holds_nobody_up_beyond_the_limit(tmp_path: 
     assert "1 checkpoint could not be written" in told
 
 
+def _end_after_save(run: Any, folder: Path, error: type[BaseException], writes_after_seconds: float) -> None:
+    training = Training(run, folder).go(stop=2)
+    gate = Gate().__enter__()
+    timer = threading.Timer(writes_after_seconds, gate.open)
+    timer.daemon = True
+    timer.start()
+    run.save()
+    run._monitor.tell = lambda line: (folder.parent / f"told by {run.rank}").open("a").write(line + "\n")
+    del training
+    raise error("in the training function")
+
+
+def test_a_training_that_fails_finishes_its_last_checkpoint(tmp_path: Path) -> None:
+    for told in outcomes(_end_after_save, 2, tmp_path / "kept", ValueError, 1.5):
+        assert "ValueError: in the training function" in told
+    assert steps_in(tmp_path / "kept") == [2]
+    assert "waiting for the last checkpoint to get to the disk" in (tmp_path / "told by 0").read_text()
+
+
+def test_an_interrupted_training_waits_for_the_disk_for_a_moment_only(tmp_path: Path) -> None:
+    for told in outcomes(_end_after_save, 2, tmp_path / "kept", KeyboardInterrupt, 50.0):
+        assert "KeyboardInterrupt" in told
+    assert not (tmp_path / "kept").exists()
+    assert "step-000002 was not written within 1.5 s; no checkpoint is whole yet" in (
+        tmp_path / "told by 0").read_text()
+
+
 # Failing writes
 
 FAILURES = {
@@ -284,6 +312,28 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
     assert steps_in(small_disk / "kept") == [1, 2]
 
 
+def _fill_read_only(run: Any, folder: Path) -> dict[str, Any]:
+    """The file system turns read-only, as one does after an error of its disk, and can be written again later."""
+    training = Training(run, folder)
+    for _ in run.epochs(3):
+        for batch in training.loader:
+            training.body(batch)
+            if run.steps in (3, 6):
+                mode = "ro" if run.steps == 3 else "rw"
+                subprocess.run([shutil.which("mount") or "", "-o", f"remount,{mode}", str(folder.parent)],
+                               timeout=10, check=True)
+            run.save()
+            run._saving._checkpoints.settles_within(30)
+    return training.finish()
+
+
+def test_a_disk_that_is_really_read_only_for_a_while(small_disk: Path) -> None:
+    ended = run_ranks(_fill_read_only, 1, small_disk / "kept")[0]
+    assert ended["told"].count("Read-only file system") == 3
+    assert "3 checkpoints could not be written; the newest whole checkpoint is step-000009" in ended["told"]
+    assert steps_in(small_disk / "kept") == [1, 2, 6, 7, 8, 9]
+
+
 def test_with_room_for_two_the_newest_is_always_on_the_disk(small_disk: Path) -> None:
     ended = run_ranks(_fill, 1, small_disk / "kept", keep_last=1)[0]
     assert "could not be written" not in ended["told"]
@@ -318,6 +368,22 @@ def test_a_metric_that_no_checkpoint_has_is_told_once_with_those_there_are(tmp_p
     told = run_ranks(_log_and_save, 1, tmp_path / "kept", [0.9, float("nan"), 0.5], keep_best="acuracy")[0]
     assert told.count("has no acuracy (it has: loss, accuracy)") == 1
     assert steps_in(tmp_path / "kept") == [9]
+
+
+def _go_on_to_step_8(run: Any, folder: Path) -> None:
+    Training(run, folder).go(stop=8).finish()
+
+
+def test_damaged_checkpoints_that_are_newer_count_for_nothing(tmp_path: Path) -> None:
+    """The sound one that a run went on from, and those that it makes, are not taken for older than a damaged one."""
+    kept = tmp_path / "kept"
+    run_ranks(_log_and_save, 1, kept, [0.1, 0.2, 0.3])
+    (kept / "step-000009" / "state.pt").write_bytes(b"")
+    run_ranks(_go_on_to_step_8, 1, kept, save_every="1", keep_last=1)
+    assert sorted(folders.steps_of(kept)) == [7, 9]
+    newest, passed_over = folders.newest_sound(kept)
+    assert newest == kept / "step-000007"
+    assert len(passed_over) == 1
 
 
 # --save-every
@@ -413,6 +479,43 @@ def test_by_the_clock_the_ranks_agree_on_a_step(tmp_path: Path) -> None:
                           "--save-every", "1s"], tmp_path)
     assert ended.code == 0, ended.text
     assert steps_in(tmp_path / "runs" / "a" / "checkpoints")
+
+
+AGAIN = """
+import torch
+import rankwise as rw
+
+def train(run, stop: int):
+    model = run.prepare(torch.nn.Linear(1, 1))
+    optimizer = run.prepare(torch.optim.SGD(model.parameters(), 0.01))
+    loader = run.loader(torch.ones(21, 1), 8)
+    for _ in run.epochs(3):
+        for batch in loader:
+            run.step(model(batch).square().mean(), optimizer)
+            if run.steps == stop:
+                raise SystemExit("taken away")
+
+rw.launch(train)
+"""
+
+
+@pytest.mark.slow
+def test_a_scheduler_starts_the_same_command_again(tmp_path: Path) -> None:
+    """It begins, goes on where it was, and begins afresh where all checkpoints are damaged."""
+    (tmp_path / "train.py").write_text(AGAIN)
+    command = [sys.executable, "train.py", "--name", "a", "--resume", "auto", "--save-every", "2"]
+    first = launches.run([*command, "--stop", "6"], tmp_path)
+    assert first.code == 1, first.text
+    assert "resumed from" not in first.out
+    again = launches.run([*command, "--stop", "0"], tmp_path)
+    assert again.code == 0, again.text
+    assert "step-000004: epoch 2, after step 4" in again.out
+    logged = [json.loads(line) for line in (tmp_path / "runs" / "a" / "metrics.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in logged if "epoch_loss" in entry] == [3, 6, 9]
+    for step in (2, 4, 6, 8):
+        (tmp_path / "runs" / "a" / "checkpoints" / f"step-{step:06d}" / "position.json").write_text("{")
+    afresh = launches.run([*command, "--stop", "1"], tmp_path)
+    assert "no checkpoint is sound: the training starts afresh" in afresh.out, afresh.text
 
 
 def test_by_the_clock_one_rank_saves_at_its_next_step(tmp_path: Path) -> None:
