@@ -1,6 +1,7 @@
 # make demo    train a small net on two processes and see its loss fall, about a minute after the clone
 # make test    run the tests
 # make lint    ruff and mypy
+# make soak    kill ranks, savers and data workers of real runs, more than a hundred times (half an hour)
 # make bench   measure the step and the launch, each with its control (minutes; see benchmarks/)
 #
 # Each first sets up .venv with the versions in constraints.txt; the next time it starts at once.
@@ -11,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 timed = @start=$$(date +%s); $(2) && echo "$(1) took $$(( $$(date +%s) - start )) s"
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint soak bench
 
 demo: .venv/ready
 	$(call timed,The demo,$(BIN)/rankwise run fashion --mode ddp --devices 2)
@@ -21,6 +22,9 @@ test: .venv/ready-dev
 
 lint: .venv/ready-dev
 	$(call timed,Linting,$(BIN)/ruff check . && $(BIN)/mypy)
+
+soak: .venv/ready-dev
+	$(call timed,The soak,$(BIN)/python -m pytest -q -s -m soak)
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/step.py --devices 1

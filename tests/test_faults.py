@@ -92,6 +92,7 @@ def test_a_run_that_is_injured_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_hundred_injuries(tmp_path: Path, ranks: int) -> None:
     """Many injuries a run, of every kind; beside the times of the same training by hand under torchrun."""
@@ -119,6 +120,7 @@ def injured_by_hand(folder: Path, ranks: int, epochs: int, injuries: list[Injury
     return referee.outcomes
 
 
+@pytest.mark.soak
 def test_torchrun_starts_the_ranks_of_a_script_again(tmp_path: Path) -> None:
     """Killed under torchrun, the ranks of a rankwise script go on in the same folder, with the same result."""
     expected = uninterrupted(tmp_path / "whole", 2, 3)

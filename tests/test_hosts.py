@@ -16,7 +16,7 @@ from launches import RANKWISE, Launch, only, run, wait_for
 
 TRAINING = Path(__file__).parent / "faults" / "training.py"
 PORT = 29517
-pytestmark = [needs_hosts, pytest.mark.timeout(400), pytest.mark.xdist_group("hosts")]
+pytestmark = [needs_hosts, pytest.mark.timeout(400)]   # whole interpreters, and time limits that must pass
 
 
 def folder_with_script(folder: Path) -> Path:
@@ -72,6 +72,7 @@ def test_a_host_that_is_cut_off_ends_all_and_is_named(tmp_path: Path) -> None:
         assert ("Rank 1", "Rank 0's machine")[number] in ended.err, ended.text
 
 
+@pytest.mark.soak
 def test_a_run_goes_on_without_a_host_that_was_killed_and_with_one_that_comes(tmp_path: Path) -> None:
     """Three hosts, then two, then three: the bits are those of one process that was left alone."""
     expected = alone(tmp_path / "alone", 12)
@@ -96,6 +97,7 @@ def test_a_run_goes_on_without_a_host_that_was_killed_and_with_one_that_comes(tm
     assert "another number of ranks" not in (folder / "runs" / "it" / "logs" / "rank0.log").read_text()
 
 
+@pytest.mark.soak
 def test_a_cut_host_is_replaced_by_a_spare_one(tmp_path: Path) -> None:
     """Two of three hosts train; one is cut off, and the third takes its place. The cut one ends by itself."""
     expected = alone(tmp_path / "alone", 6)

@@ -76,6 +76,7 @@ def test_the_ranks_save_and_the_same_command_goes_on(tmp_path: Path, number: sig
     assert weights(tmp_path) == weights(whole)
 
 
+@pytest.mark.soak
 def test_ranks_of_torchrun_listen_for_themselves(tmp_path: Path) -> None:
     """torchrun passes SIGTERM on to its ranks; they save at one step."""
     launch = started(tmp_path, [*TORCHRUN, "2", "train.py", "--accelerator", "cpu", "--name", "it"])
