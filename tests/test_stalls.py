@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launches import RANKWISE, TORCHRUN, run
 from rankwise.launcher.failure import first
 from rankwise.launcher.job import Job
 from rankwise.settings import Settings
@@ -125,6 +126,12 @@ for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
         time.sleep(100)   # !
 """
 
+OTHER_SHAPE = PLAIN + """
+for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
+    update(batch)
+    dist.all_reduce(torch.ones(3 if rank == 1 and number == 2 else 4))   # !
+"""
+
 BRANCHES = """
 import torch
 import rankwise as rw
@@ -209,7 +216,7 @@ def test_rank_0_evaluates_alone_through_the_wrapped_model(folder: Path) -> None:
     ended.require_stall(0, 1, 2, 3)
     assert f"of rank 0 was broadcast (float [10]) at {ended.line} in <module>" in ended.text
     assert "waiting in barrier, collective" in ended.of("Ranks 1, 2 and 3")
-    assert "a branch that rank 0 alone takes" in ended.cause()
+    assert "on: work that rank 0 does alone." in ended.cause()
 
 
 def test_rank_0_works_alone(folder: Path) -> None:
@@ -228,6 +235,22 @@ def test_a_stopped_rank(folder: Path) -> None:
     assert ended.of("Rank 1").startswith("Rank 1: no answer")
     assert ended.cause().startswith("Rank 1 did not answer")
     assert not (ended.stalls / "rank1.txt").exists()
+
+
+def test_tensors_of_different_shape(folder: Path) -> None:
+    """Plain gloo adds them up without an error and is out of step afterwards; --debug and verify tell it at once."""
+    ended = Ended(OTHER_SHAPE, 3, folder)
+    ended.require_stall(0, 1, 2)
+    assert f"of rank 1 was all_reduce (float [3]) at {ended.line} in <module>" in ended.text
+    assert f"of rank 0 was all_reduce (float [4]) at {ended.line} in <module>" in ended.text
+    assert ended.cause().endswith("has tensors of another shape or kind on some ranks.")
+
+
+def test_with_debug_different_shapes_are_told_before_they_meet(folder: Path) -> None:
+    """No stall is waited for: both ranks, shapes and lines."""
+    ended = Ended(OTHER_SHAPE, 2, folder, debug=True)
+    assert f"Rank 1: all_reduce SUM float32 [3] at {ended.line}" in ended.text
+    assert not ended.stalls.exists()
 
 
 def test_ranks_that_take_different_branches(folder: Path) -> None:
@@ -321,3 +344,28 @@ def test_without_a_limit_nothing_is_ended(folder: Path) -> None:
     """--stall-timeout 0 leaves everything to the limits of the collectives."""
     ended = Ended(WORKS_ALONE.replace("sleep(100)", "sleep(4)"), 2, folder, stall_timeout=0.0)
     assert ended.failures == {}
+
+
+# Whole launches
+
+
+def test_a_launch_ends_with_its_stopped_rank(folder: Path) -> None:
+    """`rankwise run` shows the report, ends with 1, and leaves no process: the stopped one is killed."""
+    (folder / "train.py").write_text(STOPS)
+    ended = run([*RANKWISE, "run", "train.py", "--devices", "2", "--accelerator", "cpu", "--name", "it",
+                 "--stall-timeout", "2"], folder)
+    assert ended.code == 1, ended.text
+    assert "The run stalled: no rank has moved for 2 s." in ended.err
+    assert "Rank 1: no answer" in ended.err
+    assert ended.err.count("Likely cause: Rank 1 did not answer") == 1
+    assert "Rank 0 of 2 failed: The run stalled; this rank saw it first." in ended.err
+    assert (folder / "runs" / "it" / "stalls" / "report.txt").exists()
+
+
+def test_under_torchrun_the_rank_tells_of_it(folder: Path) -> None:
+    """A training of rankwise that torchrun started prints its report itself."""
+    (folder / "train.py").write_text(BRANCHES)
+    ended = run([*TORCHRUN, "3", "train.py", "--accelerator", "cpu", "--name", "it", "--stall-timeout", "2"], folder)
+    assert ended.code == 1, ended.text
+    assert ended.err.startswith("The run stalled: no rank has moved for ")   # then comes what torchrun says
+    assert (folder / "runs" / "it" / "stalls" / "rank2.txt").exists()

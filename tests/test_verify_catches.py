@@ -47,6 +47,7 @@ FAULTS = [
     ("uneven_steps", "unequal_steps", "rank 1: 6 steps"),
     ("rw_uneven_steps", "unequal_steps", "rank 1: 4 steps"),
     ("swapped", "collectives", "Ranks 0 and 1 call the same collectives in another order"),
+    ("other_shape", "collectives", "Rank 1: all_reduce SUM float32 [3] at "),
     ("dropout", "dropout", "with dropout off the difference vanishes"),
     ("rw_dropout", "dropout", "with dropout off the difference vanishes"),
     ("batchnorm", "batchnorm", "with BatchNorm frozen the difference vanishes"),

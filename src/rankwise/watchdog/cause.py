@@ -77,12 +77,18 @@ def _parted(states: States) -> Cause | None:
     found = parting(states)
     if found is None:
         return None
-    alone = " that rank 0 alone takes" if found.odd == (0,) else ""
+    if found.is_of_shape:
+        return Cause("shape", found.odd,
+                     f"Collective {found.number} has tensors of another shape or kind on some ranks.",
+                     "Give it tensors of one shape and dtype on every rank, in the same order.")
+    branch = "a branch that depends on the rank"
+    if found.odd == (0,):
+        branch = "work that rank 0 does alone" if len(found.calls) > 2 else f"{branch}, or work that rank 0 does alone"
     what = f"The ranks went different ways from collective {found.number} on"
     if found.left_out is not None:
         rank, other = found.left_out
         what = f"Rank {rank} called {found.calls[rank].placed}, which rank {other} did not"
-    return Cause("branch", found.odd, f"{what}: a branch{alone or ' that depends on the rank'}.",
+    return Cause("branch", found.odd, f"{what}: {branch}.",
                  "Every rank must call the same collectives in the same order. The forward of a wrapped model is one "
                  "too: evaluate on every rank, or through the module itself (model.module).")
 

@@ -27,6 +27,11 @@ class Parting:
             alike.setdefault((call.what, call.place), []).append(rank)
         return tuple(min((len(ranks), ranks) for ranks in alike.values())[1])
 
+    @property
+    def is_of_shape(self) -> bool:
+        """Whether all called one thing from one place, with different tensors."""
+        return len({(call.what.partition(" ")[0], call.place) for call in self.calls.values()}) == 1
+
 
 def parting(states: Sequence[RankState]) -> Parting | None:
     """The collective after the last one that all ranks called alike; None where there is no such.

@@ -57,7 +57,11 @@ class RankState:
     @property
     def can_move(self) -> bool:
         """Whether this rank is under way, as far as is known."""
-        return self.doing not in (Doing.RETURNED, Doing.FAILED, Doing.SILENT)
+        return not self.has_ended and self.doing is not Doing.SILENT
+
+    @property
+    def has_ended(self) -> bool:
+        return self.doing in (Doing.RETURNED, Doing.FAILED)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

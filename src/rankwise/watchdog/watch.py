@@ -14,14 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankwise import runfolder
 from rankwise.pulse import PULSE
-from rankwise.watchdog import ending, recorder, report, signs, stacks
+from rankwise.watchdog import ending, recorder, signs, stacks
 from rankwise.watchdog.pace import Pace
+from rankwise.watchdog.report import compose
 from rankwise.watchdog.state import Doing, RankState
 from rankwise.world import World
 
@@ -36,6 +37,15 @@ _VERDICT_SECONDS = 8.0   # for the rank that opened a round to judge it
 _CONNECT_SECONDS = 10.0
 _END_SECONDS = 1.0       # for the thread to say that this rank ends
 REPORT = "report.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What came out of a round: a report, whether it is one of a stall, and for how long nobody needs to ask again."""
+
+    report: str = ""
+    is_stall: bool = False
+    patience_seconds: float = 0.0
 
 
 class Watch:
@@ -58,7 +68,7 @@ class Watch:
         self._ended: RankState | None = None
         self._report = ""
         self._is_connected = False
-        self._wake, self._heard, self._answered = threading.Event(), threading.Event(), threading.Event()
+        self._wake, self._is_reached, self._answered = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="rankwise-watchdog", daemon=True)
 
     def start(self) -> None:
@@ -70,7 +80,7 @@ class Watch:
             return ""
         self._lost = replace(ending.of_error(self._world.rank, error), idle_seconds=self._pace.idle_seconds)
         self._wake.set()
-        if not self._heard.wait(_ANSWER_SECONDS):   # the thread waits for the kernel, a quarter of an hour and more
+        if not self._is_reached.wait(_ANSWER_SECONDS):   # the thread waits for the kernel, and long
             return ("Rank 0's machine, which holds the store of this run, does not answer: it is lost, or this machine "
                     "is cut off from it.")
         self._answered.wait(_ANSWER_SECONDS + _VERDICT_SECONDS)
@@ -89,7 +99,7 @@ class Watch:
             channel = self._connected()
             if channel is not None:
                 self._watch(channel)
-        self._heard.set()
+        self._is_reached.set()
         self._answered.set()
 
     def _connected(self) -> SideChannel | None:
@@ -135,23 +145,24 @@ class Watch:
     def _has_to_ask(self) -> bool:
         if self._lost is not None and not self._report:
             return True
-        stands = not PULSE.alone and self._pace.idle_seconds > self._stall_seconds > 0
+        stands = not (PULSE.alone or PULSE.is_over) and self._pace.idle_seconds > self._stall_seconds > 0
         return stands and time.monotonic() > self._asks_again_at
 
     def _take_part(self, channel: SideChannel, *, is_opener: bool) -> None:
         own, stacks_now = self._own_state(), stacks.of_all_threads()   # after the verdict the first ranks end
         channel.post(f"state/{self._round}/{channel.rank}", own.to_json())
-        self._heard.set()
-        text, is_stall = self._judge(channel) if is_opener else self._verdict(channel)
-        if text:
+        self._is_reached.set()
+        verdict = self._judge(channel) if is_opener else self._heard(channel)
+        if verdict.report:
             self._keep(f"rank{channel.rank}.txt", stacks_now)
-        if is_stall:
+        if verdict.is_stall:
             if not is_opener:
-                self._leave_word(text, False)
+                self._leave_word(verdict.report, False)
             self._end()
-        elif text:
-            self._report = text
+        elif verdict.report:
+            self._report = verdict.report
             self._answered.set()
+        self._asks_again_at = time.monotonic() + verdict.patience_seconds
 
     def _own_state(self) -> RankState:
         if self._lost is not None:
@@ -166,19 +177,18 @@ class Watch:
 
     # The rank that opened a round
 
-    def _judge(self, channel: SideChannel) -> tuple[str, bool]:
+    def _judge(self, channel: SideChannel) -> Verdict:
         states = self._states(channel)
-        text, is_stall = "", False
+        verdict = Verdict(patience_seconds=self._patience_seconds(states))
         if self._lost is not None:
-            text = self._composed(states, f"Rank {self._lost.rank} {self._lost.how}.")
-        elif all(map(self._stands, states)) and len(states) > 1:
+            verdict = Verdict(report=self._composed(states, f"Rank {self._lost.rank} {self._lost.how}."))
+        elif self._is_stall(states):
             idle = min(state.idle_seconds for state in states if state.can_move)
-            text, is_stall = self._composed(states, f"The run stalled: no rank has moved for {idle:.0f} s."), True
-            self._leave_word(text, True)   # before another rank ends, which would fail this one
-        else:
-            self._ask_later(states)
-        channel.post(f"verdict/{self._round}", json.dumps([text, is_stall]))
-        return text, is_stall
+            report = self._composed(states, f"The run stalled: no rank has moved for {idle:.0f} s.")
+            verdict = Verdict(report=report, is_stall=True)
+            self._leave_word(report, True)   # before another rank ends, which would fail this one
+        channel.post(f"verdict/{self._round}", json.dumps(asdict(verdict)))
+        return verdict
 
     def _states(self, channel: SideChannel) -> list[RankState]:
         """What every rank says of itself; a rank that ended has said so before."""
@@ -195,31 +205,36 @@ class Watch:
     def _silent(self, channel: SideChannel, rank: int) -> RankState:
         return RankState(rank=rank, doing=Doing.SILENT, steps=int(channel.read(f"step/{rank}") or 0))
 
+    def _is_stall(self, states: list[RankState]) -> bool:
+        """Whether no rank moves; the last one under way may take its time, unless it waits for one that ended."""
+        left = [state for state in states if not state.has_ended]
+        return all(map(self._stands, states)) and (len(left) > 1 or left[0].doing is Doing.WAITS)
+
     def _stands(self, state: RankState) -> bool:
         return not state.can_move or (state.doing is not Doing.ALONE and state.idle_seconds > self._stall_seconds)
 
-    def _ask_later(self, states: list[RankState]) -> None:
+    def _patience_seconds(self, states: list[RankState]) -> float:
         """When the rank that moved last can have stood for the limit; work alone is left in peace for a limit more."""
         left = [self._stall_seconds - (0.0 if state.doing is Doing.ALONE else state.idle_seconds)
                 for state in states if not self._stands(state)]
-        self._asks_again_at = time.monotonic() + max([1.0, *left])
+        return max([_LOOK_SECONDS, *left])
 
     def _composed(self, states: list[RankState], headline: str) -> str:
-        text = report.compose(states, headline, self._folder)
+        text = compose(states, headline, self._folder)
         self._keep(REPORT, text + "\n")
         return text
 
     # The others
 
-    def _verdict(self, channel: SideChannel) -> tuple[str, bool]:
+    def _heard(self, channel: SideChannel) -> Verdict:
+        """What the rank that opened this round says; nothing where it is lost too: another one opens the next."""
         deadline = time.monotonic() + _VERDICT_SECONDS
         while time.monotonic() < deadline:
             said = channel.read(f"verdict/{self._round}")
             if said is not None:
-                text, is_stall = json.loads(said)
-                return text, is_stall
+                return Verdict(**json.loads(said))
             time.sleep(_POLL_SECONDS)
-        return "", False   # the rank that opened this round is lost too: the next one is another's
+        return Verdict()
 
     def _keep(self, name: str, text: str) -> None:
         with contextlib.suppress(OSError):
