@@ -115,18 +115,33 @@ def test_a_machine_that_is_missed_is_named_to_all(machines: Machines, at_once: A
         assert error.truth == "Of machine 2 nothing was heard."
 
 
-def test_what_a_waiting_machine_hears_at_the_end(machines: Machines, at_once: AtOnce) -> None:
+@pytest.mark.parametrize(("nodes", "number_of_machines"), [("2", 2), ("2:3", 3)])
+def test_a_machine_that_has_failed_for_good_is_not_waited_for(machines: Machines, at_once: AtOnce, nodes: str,
+                                                              number_of_machines: int) -> None:
+    """Too few are left without it, and the time limit need not pass; with enough of them the run goes on."""
+    found = [machines(number, nodes) for number in range(number_of_machines)]
+    rounds([at_once(machine.next_round) for machine in found])
+    found[1].leave("its ranks failed")
+    futures = [at_once(machine.next_round) for machine in found if machine is not found[1]]
+    if nodes == "2":
+        error = futures[0].exception(10)
+        assert isinstance(error, PeerError)
+        assert error.truth == "Machine 1 has failed; its output says why."
+    else:
+        assert rounds(futures) == [(1, [0, 2])] * 2
+
+
+@pytest.mark.parametrize("problem", ["", "Machine 0 ended, and its ranks with it."])
+def test_what_a_waiting_machine_hears_at_the_end(machines: Machines, at_once: AtOnce, problem: str) -> None:
     """A run that ended well does without it; one that failed says so."""
-    for problem in ("", "Machine 0 ended, and its ranks with it."):
-        found = [machines(number, "1:1") for number in range(2)]
-        rounds([at_once(found[0].next_round)])
-        spare = at_once(found[1].next_round)
-        time.sleep(0.2)
-        found[0].leave(problem)
-        error = spare.exception(10)
-        assert isinstance(error, PeerError if problem else Over)
-        assert not problem or error.truth == problem   # type: ignore[union-attr]
-        del found
+    found = [machines(number, "1:1") for number in range(2)]
+    rounds([at_once(found[0].next_round)])
+    spare = at_once(found[1].next_round)
+    time.sleep(0.2)
+    found[0].leave(problem)
+    error = spare.exception(10)
+    assert isinstance(error, PeerError if problem else Over)
+    assert not problem or error.truth == problem   # type: ignore[union-attr]
 
 
 class Silent:

@@ -8,6 +8,7 @@ one too many, waits for the next round. The store, at the endpoint, holds these 
     round              number of the round that can be joined, and `now` or `later`: whether machine 0 gathers for it
     N/here             numbers of the machines that are there in round N, as they came
     N/closed           the machines of round N, and the port of the store of its ranks
+    left               numbers of the machines that have failed and do not come again
     over               the run has ended: why, or nothing where it ended well
 """
 
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
 
@@ -75,7 +76,7 @@ class Gathering:
         if self._store is not None and time.monotonic() - self._looked_at > _LOOK_SECONDS:
             self._looked_at = time.monotonic()
             with contextlib.suppress(ConnectionError):   # with the store machine 0 is lost: the ranks will tell
-                there = _there(self._store, self._round + 1)
+                there = _numbers(self._store, f"{self._round + 1}/here")
                 has_room = len(self._machines) < self._most
                 self._waiting = len(there if has_room else there.intersection(self._machines))
         return self._waiting
@@ -86,13 +87,16 @@ class Gathering:
         return self._store.read("folder") or self._folder
 
     def leave(self, problem: str) -> None:
-        """Machine 0 ends: those that wait for the next round are told, with the problem where there is one."""
-        if self._machine != 0 or self._store is None:
+        """This machine ends: those that wait for it are told, with the problem where there is one."""
+        if self._store is None:
             return
         with contextlib.suppress(ConnectionError):
-            self._store.post("over", problem)
-            if _there(self._store, self._round + 1) - {0}:
-                time.sleep(_FAREWELL_SECONDS)
+            if self._machine != 0 and problem:
+                self._store.add("left", f"{self._machine} ")
+            if self._machine == 0:
+                self._store.post("over", problem)
+                if _numbers(self._store, f"{self._round + 1}/here") - {0}:
+                    time.sleep(_FAREWELL_SECONDS)
 
     def _connected(self) -> FarStore:
         if self._store is None:
@@ -118,20 +122,25 @@ class Gathering:
         return self._begun(closed)
 
     def _gathered(self, store: FarStore, number: int) -> list[int]:
-        deadline, last_call = time.monotonic() + self._settings.timeout, 0.0
+        """The machines that are there when the round is to be closed."""
+        began, enough_since, former = time.monotonic(), 0.0, set(self._machines)
         while True:
-            there, former = _there(store, number), set(self._machines)
+            there, left = _numbers(store, f"{number}/here"), _numbers(store, "left")
             now = time.monotonic()
             if len(there) >= self._least:
-                last_call = last_call or now + _LAST_CALL_SECONDS
-            if (len(there) >= self._most and there >= former) or 0 < last_call < now:
+                enough_since = enough_since or now
+            if (len(there) >= self._most and there >= former - left) or 0 < enough_since < now - _LAST_CALL_SECONDS:
                 return sorted(sorted(there, key=lambda machine: (machine not in former, machine))[:self._most])
-            if now > deadline and not last_call:
-                missing = sorted(set(self._machines or range(self._most)) - there)
-                problem = f"Of machine {listed(missing)} nothing was heard."
-                self.leave(problem)
-                raise self._missed(problem)
+            if not enough_since and left and now > began + _LAST_CALL_SECONDS:
+                self._give_up(f"Machine {listed(sorted(left))} has failed; its output says why.")
+            if not enough_since and now > began + self._settings.timeout:
+                missing = (former or set(range(self._most))) - there
+                self._give_up(f"Of machine {listed(sorted(missing))} nothing was heard.")
             time.sleep(_POLL_SECONDS)
+
+    def _give_up(self, problem: str) -> NoReturn:
+        self.leave(problem)
+        raise self._missed(problem)
 
     # The others
 
@@ -186,5 +195,5 @@ class Gathering:
                          "free port.")
 
 
-def _there(store: FarStore, number: int) -> set[int]:
-    return {int(machine) for machine in (store.read(f"{number}/here") or "").split()}
+def _numbers(store: FarStore, name: str) -> set[int]:
+    return {int(machine) for machine in (store.read(name) or "").split()}
