@@ -159,7 +159,7 @@ class Run:
 
     def _on_turn_end(self, loader: Loader) -> None:
         """A loop body is over, and with it what the user does after an update: schedules, averages of weights."""
-        if self._saving.is_awaited(loader):
+        if self._saving.due.is_awaited(loader):
             self._saving.grant(self.epoch, self.steps, is_in_step=self._is_in_step)
 
     def _seed_torch(self, part: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +17,11 @@ from rankwise.inhand import InHand
 from rankwise.modes import Mode
 from rankwise.monitor import Monitor
 from rankwise.prepared import Prepared
+from rankwise.pulse import PULSE
+from rankwise.saving.due import Due
 from rankwise.settings import Settings
 from rankwise.step import Stepper
-from rankwise.stepagreement import NOTHING, SAVE, STOP, StepAgreement
+from rankwise.stepagreement import STOP, StepAgreement
 
 _PATIENCE_SECONDS = 1.0
 
@@ -50,47 +51,25 @@ class Saving:
         self._told_of_metric: set[bool] = set()
         self._checkpoints = Checkpoints(folder / runfolder.CHECKPOINTS, parts.group, retention=self._retention,
                                         limit_seconds=settings.timeout)
-        self._every_steps, self._every_seconds = settings.save_interval
-        self._saved_step, self._asked_at = 0, time.monotonic()
-        self._wishes = NOTHING
-        self._loaders_of_step: list[Loader] = []
+        self.due = Due(settings, parts.group, parts.agreement, parts.in_hand)
         self._init = settings.init
         self._begins_from: Path | None = None
         self._has_begun = self._is_finished = False
 
-    # What the ranks agreed to do, and what `--save-every` asks for: done where a loop body is over
-
     def after_step(self, steps: int) -> None:
         """Note what is due at this step; and say what became of the last checkpoint."""
-        self._tell_news()
-        due = self._parts.agreement.due()
-        if self._is_due(steps):
-            due |= {SAVE}
-        if due:
-            self._wishes, self._loaders_of_step = self._wishes | due, self._parts.in_hand.loaders()
-
-    def _is_due(self, steps: int) -> bool:
-        """The same on every rank. By the clock it is rank 0's that asks, and the ranks agree on a step."""
-        if self._every_steps is not None:
-            return steps // self._every_steps > self._saved_step // self._every_steps
-        if self._every_seconds is not None and time.monotonic() - self._asked_at >= self._every_seconds:
-            self._asked_at = time.monotonic()
-            if self._parts.group.is_main:
-                self._parts.agreement.ask(SAVE)
-        return False
-
-    def is_awaited(self, loader: Loader) -> bool:
-        """Whether something is due at the end of a loop body over `loader`."""
-        return bool(self._wishes) and loader in self._loaders_of_step
+        for line in self._checkpoints.news():
+            self._parts.monitor.print(line)
+        self.due.after_step(steps)
 
     def grant(self, epoch: int, steps: int, *, is_in_step: bool) -> None:
         """Do what is due; at the next place where it can be done, if it cannot here.
 
         Raises Preempted where the ranks are to stop.
         """
-        if not self._wishes or self.obstacle(is_in_step) is not None:
+        if not self.due.wishes or self.obstacle(is_in_step) is not None:
             return
-        wishes, self._wishes = self._wishes, NOTHING
+        wishes = self.due.take()
         if STOP not in wishes:
             self.save(epoch, steps, is_in_step=is_in_step)
             return
@@ -103,8 +82,6 @@ class Saving:
             self._parts.monitor.print(f"asked to end: saved at step {steps}; to go on: --resume {run}")
         raise Preempted
 
-    # Checkpoints
-
     def save(self, epoch: int, steps: int, *, is_in_step: bool, wait: bool = False) -> Path:
         """Take a checkpoint; returns its folder. See `Run.save`."""
         obstacle = self.obstacle(is_in_step)
@@ -113,8 +90,7 @@ class Saving:
         metrics = self._parts.monitor.metrics(steps)
         position = self._position(epoch, steps)
         folder, lines = self._checkpoints.save(steps, self._parts.prepared.things, position, metrics)
-        self._saved_step, self._asked_at = steps, time.monotonic()
-        self._wishes -= {SAVE}
+        self.due.saved(steps)
         for line in [*lines, *self._on_metric(folder, metrics)]:
             self._parts.monitor.print(line)
         if wait:
@@ -135,17 +111,15 @@ class Saving:
         return [f"keep-best: {folder.name} has no {metric} (it has: {there}). Compared are the checkpoints that are "
                 f"saved right after run.log({metric}=...), before another step."]
 
-    def _tell_news(self) -> None:
-        for line in self._checkpoints.news():
-            self._parts.monitor.print(line)
-
     def finish(self, limit_seconds: float | None = None) -> None:
         """Let the last checkpoint get to the disk, and say what must be known of them all. Waits for no other rank."""
         if self._is_finished:
             return
-        if not self._checkpoints.settles_within(_PATIENCE_SECONDS):
-            self._parts.monitor.tell("waiting for the last checkpoint to get to the disk")
-        for line in [*self._checkpoints.finish(limit_seconds), *self._checkpoints.summary()]:
+        with PULSE.working_alone("the writing of the last checkpoint"):   # which is no stall
+            if not self._checkpoints.settles_within(_PATIENCE_SECONDS):
+                self._parts.monitor.tell("waiting for the last checkpoint to get to the disk")
+            lines = [*self._checkpoints.finish(limit_seconds), *self._checkpoints.summary()]
+        for line in lines:
             self._parts.monitor.tell(line)
         if self._checkpoints.newest is not None:
             self._parts.monitor.saved()
@@ -209,7 +183,7 @@ class Saving:
         for loader, state in zip(self.loaders, position["loaders"], strict=False):
             loader.load_state_dict(state)
         epoch, steps = position["epoch"], position["steps"]
-        self._saved_step = steps
+        self.due.saved(steps)
         self._parts.group.at_step(steps)
         monitor.resumed(folder, epoch, steps, position["progress"])
         for line in self._parts.mode.resumed(position["layout"]):
