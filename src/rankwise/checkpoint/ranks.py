@@ -65,14 +65,16 @@ class Checkpoints:
                 return target, [f"{target.name} is left out: the checkpoint before was not written within "
                                 f"{self._limit_seconds:g} s"]
         lines += self.news()
-        problem = None
+        problem: CheckpointError | None = None
         if self._group.is_main:
             try:
                 self._begin(target, prepared, {"position": position, "metrics": metrics or {}})
             except CheckpointError as error:
                 problem = error
-        if self._group.agree(problem is not None):
-            raise self._group.broadcast_object(problem) or AssertionError("rank 0 alone has a problem here")
+        if self._group.agree(problem is not None):   # a small reduction; objects travel only when there is one
+            problem = self._group.broadcast_object(problem)
+        if problem is not None:
+            raise problem
         return target, lines
 
     def _on_slow_disk(self) -> list[str]:
