@@ -134,3 +134,22 @@ def test_torchrun_starts_the_ranks_of_a_script_again(tmp_path: Path) -> None:
     assert len(list((folder / "runs").iterdir())) == 1
     assert referee.outcomes[0].steps_lost <= 2 * SAVE_EVERY
     assert_equal(weights(folder), expected)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a rank looks after its launcher once a second")
+@pytest.mark.parametrize("injury", [None, IN_A_STEP, SAVING, EVALUATING, STARTING], ids=lambda each: each and each.name)
+def test_a_launcher_that_is_killed_takes_its_ranks_with_it(tmp_path: Path, injury: Injury | None) -> None:
+    """As soon as it has started them, in a step, while rank 0 saves, in evaluation, and while they start again."""
+    folder = folder_with_scripts(tmp_path / "run")
+    launch = Launch(command(3, 99, "--max-restarts", "9"), folder)
+    scene = Scene(launch, folder, 1)
+    try:
+        assert scene.wait(lambda: bool(scene.ranks()) if injury is None else scene.step() > 3)
+        if injury is not None:
+            assert injury.strike(scene) is not None
+        launch.process.kill()
+        assert launch.none_left() == []
+    finally:
+        launch.end_all()
+        launch.process.communicate(timeout=30)

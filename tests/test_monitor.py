@@ -24,6 +24,7 @@ from rankwise.microbatch import MicroBatch
 from rankwise.monitor import Monitor
 from rankwise.monitor.console import Console, number
 from rankwise.monitor.meter import DeviceMeter, HostMeter
+from rankwise.monitor.sinks import JsonLines
 from rankwise.settings import Settings
 from rankwise.world import World
 
@@ -308,6 +309,23 @@ def test_what_a_checkpoint_goes_on_from_is_in_the_file(tmp_path: Path) -> None:
         assert [line["step"] for line in records(tmp_path)] == [2, 3, 3]
         events, = (tmp_path / "tensorboard").iterdir()
         assert b"accuracy" in events.read_bytes()
+
+
+def test_what_is_logged_again_at_the_step_of_the_checkpoint_is_there_once(tmp_path: Path) -> None:
+    """A run killed after the evaluation that followed its last checkpoint evaluates again; each number stands once."""
+    sink = JsonLines()
+    sink.open(tmp_path, 0)
+    for step, values in ((1, {"loss": 1.0}), (2, {"loss": 2.0}), (2, {"accuracy": 0.1}), (2, {"accuracy": 0.2})):
+        sink.write(step, 0, values)
+    sink.close()
+    sink.open(tmp_path, 2)
+    for values in ({"accuracy": 0.3}, {"accuracy": 0.4}):
+        sink.write(2, 0, values)
+    sink.write(3, 0, {"accuracy": 0.5})
+    sink.close()
+    assert [{**line, "epoch": 0} for line in records(tmp_path)] == [
+        {"step": 1, "epoch": 0, "loss": 1.0}, {"step": 2, "epoch": 0, "loss": 2.0},
+        *({"step": step, "epoch": 0, "accuracy": value} for step, value in ((2, 0.3), (2, 0.4), (3, 0.5)))]
 
 
 def test_a_sink_that_cannot_write_is_let_go_of_and_the_training_goes_on(

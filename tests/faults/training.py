@@ -46,9 +46,11 @@ def train(run: rw.Run, epochs: int = 8, pace: float = 0.02) -> None:
                 note("step", run.steps)
                 time.sleep(pace)
         note("evaluate", run.steps)
+        model.eval()
         with torch.no_grad():
             losses = [nn.functional.mse_loss(model(inputs), targets, reduction="none") for inputs, targets in scored]
             time.sleep(5 * pace)
+        model.train()
         run.log(held_out=run.mean(torch.cat(losses)[:, 0]))
     run.export("final.pt")
 

@@ -81,7 +81,7 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
     Raises UsageError before any rank starts.
     """
     job = Job(script=None if target.module else str(target.path), module=target.module,
-              argv=[str(target.path), *arguments], uses_rankwise=target.uses_rankwise)
+              argv=[str(target.path), *arguments], can_save=target.uses_rankwise)
     if target.uses_rankwise and not {"-h", "--help"}.isdisjoint(arguments):
         from rankwise.launcher.worker import show_help
         return show_help(job, settings)
@@ -123,7 +123,7 @@ def run_ranks(job: Job, settings: Settings, run_folder: Path, folder: Path,
     from rankwise.launcher.supervisor import supervise
     ranks = layout.ranks_here(settings)
     job_file = job.write(folder)
-    rendezvous, notice = Rendezvous(settings, run_folder), Notice(settings.grace_seconds, heeded=job.uses_rankwise)
+    rendezvous, notice = Rendezvous(settings, run_folder), Notice(settings.grace_seconds, heeded=job.can_save)
     files = ErrorFiles(folder, lambda: {**layout.surroundings(settings, ranks, rendezvous.run_folder),
                                         environment.JOB: str(job_file), environment.ATTEMPT: str(rendezvous.attempt)})
     spec = WorkerSpec(role="rank", local_world_size=ranks, entrypoint=sys.executable, args=("-c", _worker_code()),

@@ -19,8 +19,8 @@ class Job:
 
     Exactly one of `script`, `module` and `function` is set; `function` is the file that holds it, and
     `sources` the lines of code that stands in no file, by the name that its tracebacks give. With `has_terminal` rank 0
-    shares the launcher's output; without, its output is in its log file alone. A job that does not use rankwise has
-    nothing to save when it is asked to end.
+    shares the launcher's output; without, its output is in its log file alone. A job that cannot save
+    is interrupted when it is asked to end.
     """
 
     script: str | None = None
@@ -30,7 +30,7 @@ class Job:
     path: list[str] = field(default_factory=list)
     sources: dict[str, list[str]] = field(default_factory=dict)
     has_terminal: bool = True
-    uses_rankwise: bool = True
+    can_save: bool = True
 
     def write(self, folder: Path) -> Path:
         """Keep this job in `folder`; returns its file."""

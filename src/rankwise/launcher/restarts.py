@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +41,12 @@ class Agent(LocalElasticAgent):
             else:
                 self._tell(failures, worker_group)
         return result
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        super()._stop_workers(worker_group)
+        for worker in worker_group.workers:   # each rank leads a process group: what it started ends with it
+            with contextlib.suppress(ProcessLookupError, PermissionError, TypeError):
+                os.killpg(worker.id, signal.SIGKILL)
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         if not self._has_told:

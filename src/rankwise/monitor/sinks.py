@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -31,18 +31,31 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """`metrics.jsonl`: one object a line; what is no finite number is null."""
+    """`metrics.jsonl`: one object a line; what is no finite number is null.
+
+    A resumed run does again what came after its checkpoint: lines of later steps go at once, and those of the very step
+    (an evaluation after the last step of an epoch) when the same numbers come again.
+    """
 
     _file: TextIO
     _flushed_at = 0.0
 
     def open(self, folder: Path, step: int) -> None:
-        path = folder / "metrics.jsonl"
-        if path.exists():
-            _drop_lines_after(path, step)
-        self._file = path.open("a", encoding="utf-8")
+        self._path, self._resumed_at = folder / "metrics.jsonl", step
+        self._renewed: set[frozenset[str]] = set()
+        self._keep(lambda line: line["step"] <= step)
+
+    def _keep(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+        if self._path.exists():
+            _keep_lines(self._path, is_kept)
+        self._file = self._path.open("a", encoding="utf-8")
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        names = frozenset(values)
+        if step == self._resumed_at and names not in self._renewed:
+            self._renewed.add(names)
+            self._file.close()
+            self._keep(lambda line: line["step"] < step or line.keys() - {"step", "epoch"} != names)
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._file.write(json.dumps({"step": step, "epoch": epoch, **finite}) + "\n")
         if time.monotonic() - self._flushed_at > _FLUSH_SECONDS:
@@ -95,14 +108,14 @@ class TensorBoard:
         self._writer.close()
 
 
-def _drop_lines_after(path: Path, step: int) -> None:
-    """Keep the lines up to `step`; the last line of a killed run may be cut."""
+def _keep_lines(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+    """Drop the other lines; the last one of a killed run may be cut."""
     kept = []
     for line in path.read_text("utf-8").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            if is_kept(json.loads(line)):
                 kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_text("".join(kept), "utf-8")

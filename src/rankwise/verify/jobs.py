@@ -31,8 +31,9 @@ class Jobs:
     def __init__(self, target: Target, arguments: Sequence[str], settings: Settings, *, steps: int,
                  patience_seconds: float, folder: Path) -> None:
         self._job = Job(script=None if target.module else str(target.path), module=target.module,
-                        argv=[str(target.path), *arguments], has_terminal=False)
-        self._settings = settings.having(log_every=1, debug=True, timeout=patience_seconds + _LATER_SECONDS,
+                        argv=[str(target.path), *arguments], has_terminal=False, can_save=False)
+        self._settings = settings.having(log_every=1, debug=True, max_restarts=0,
+                                         timeout=patience_seconds + _LATER_SECONDS,
                                          threads=settings.threads or 1, runs=str(folder / "runs"))
         self._steps, self._patience_seconds, self._folder = steps, patience_seconds, folder
         self._numbers = itertools.count(1)
