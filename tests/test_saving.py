@@ -178,10 +178,10 @@ def _never_written(run: Any, folder: Path) -> dict[str, Any]:
 
 
 def test_a_disk_that_does_not_answer_holds_nobody_up_beyond_the_limit(tmp_path: Path) -> None:
-    ranks = run_ranks(_never_written, 2, tmp_path / "kept", timeout=2.0)
+    ranks = run_ranks(_never_written, 2, tmp_path / "kept", timeout=5.0)
     assert [rank["steps"] for rank in ranks] == [3, 3]
     told = ranks[0]["told"]
-    assert "step-000002 is left out: the checkpoint before was not written within 2 s" in told
+    assert "step-000002 is left out: the checkpoint before was not written within 5 s" in told
     assert "step-000001 was not written within 0.1 s; no checkpoint is whole yet" in told
     assert "1 checkpoint could not be written" in told
 
