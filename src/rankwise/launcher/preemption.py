@@ -63,18 +63,25 @@ class _Ear:
         self.is_signalled = True
 
     def _listen(self) -> None:
-        with contextlib.suppress(ConnectionError):   # the launcher is gone, and this rank with it
-            while not self.is_signalled and not self._others_are():
-                if self.closing.wait(_POLL_SECONDS):
-                    return
-            if self._channel is not None:
-                self._channel.post(_WORD, "")
+        while not (self.is_signalled or self._others_are()):
+            if self.closing.wait(_POLL_SECONDS):
+                return
+        self._tell_others()
         self._agreement.ask(STOP)
         if not self.closing.wait(self._grace_seconds):
             self._end_without_a_step()
 
     def _others_are(self) -> bool:
-        return self._channel is not None and self._channel.read(_WORD) is not None
+        try:
+            return self._channel is not None and self._channel.read(_WORD) is not None
+        except ConnectionError:   # the store went with the process that kept it; this rank's own signal counts still
+            self._channel = None
+            return False
+
+    def _tell_others(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            if self._channel is not None:
+                self._channel.post(_WORD, "")
 
     def _end_without_a_step(self) -> None:
         """The main thread may be anywhere, native code included: the process ends from here."""
