@@ -142,6 +142,41 @@ def test_the_signal_of_one_rank_stops_all_at_one_step(ranks: int) -> None:
     assert all(found == [f"step-{steps:06d}"] for _, found in results)
 
 
+class Gone:
+    """A side channel whose store has ended."""
+
+    rank = 1
+
+    def read(self, name: str) -> str | None:
+        raise ConnectionError("gone")
+
+    def post(self, name: str, text: str) -> None:
+        raise ConnectionError("gone")
+
+
+class Asked:
+    """An agreement that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.wishes: list[str] = []
+
+    def ask(self, wish: str) -> None:
+        self.wishes.append(wish)
+
+
+def test_a_store_that_ends_is_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rank 0 keeps the store and ends first, the others are not asked to stop; a signal of their own still is."""
+    monkeypatch.setattr(preemption, "_POLL_SECONDS", 0.01)
+    asked = Asked()
+    with preemption.heeded(asked, Gone(), grace_seconds=30, run_folder=tmp_path):   # type: ignore[arg-type]
+        time.sleep(0.1)
+        assert asked.wishes == []
+        signal.raise_signal(signal.SIGUSR1)
+        while not asked.wishes:
+            time.sleep(0.01)
+    assert asked.wishes == ["stop"]
+
+
 def hears_twice(run: rw.Run) -> None:
     os.kill(os.getpid(), signal.SIGUSR1)
     os.kill(os.getpid(), signal.SIGUSR1)
