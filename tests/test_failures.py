@@ -125,7 +125,8 @@ def test_a_rank_that_hangs_is_named_within_the_time_limit(trained: Trained) -> N
     code, errors = trained("hangs", timeout=3.0)
     assert code == 1
     assert "Rank 0 waited in run.barrier()" in errors
-    assert "Rank 1, step 0: working at train.py:17 in train" in errors
+    line = 1 + TRAIN.splitlines().index("        time.sleep(600)")
+    assert f"Rank 1, step 0: working at train.py:{line} in train" in errors
     assert "Traceback" not in errors
 
 

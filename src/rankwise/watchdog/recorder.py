@@ -39,9 +39,10 @@ def read() -> Record:
 
 def _entries() -> list[dict[str, Any]]:
     bindings = sys.modules.get("torch._C._distributed_c10d")
+    with_places = "torch._dynamo" in sys.modules   # DistributedDataParallel loads it; to do so now would take seconds
     for dump in filter(None, (getattr(bindings, name, None) for name in _DUMPS)):
         try:
-            entries = _Plain(io.BytesIO(dump())).load().get("entries")
+            entries = _Plain(io.BytesIO(dump(includeStackTraces=with_places))).load().get("entries")
         except (pickle.UnpicklingError, RuntimeError, AttributeError):
             continue
         if entries:

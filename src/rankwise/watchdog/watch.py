@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.25
 _POLL_SECONDS = 0.05      # for an answer, and for the training to begin
 _TELL_SECONDS = 1.0
-_ANSWER_SECONDS = 3.0    # for all ranks to answer
-_VERDICT_SECONDS = 8.0   # for the rank that opened a round to judge it
+_ANSWER_SECONDS = 5.0    # for all ranks to answer
+_VERDICT_SECONDS = 10.0   # for the rank that opened a round to judge it
 _CONNECT_SECONDS = 10.0
 _END_SECONDS = 1.0       # for the thread to say that this rank ends
 REPORT = "report.txt"
