@@ -12,7 +12,7 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from rankwise.errors import CheckpointError, DataError, MisuseError, PeerError, UsageError
-from rankwise.launcher import streams
+from rankwise.launcher import layout, streams
 from rankwise.launcher.agent import run_target
 from rankwise.launcher.errorfiles import ErrorFiles
 from rankwise.launcher.failure import Failure
@@ -76,6 +76,12 @@ def test_there_is_no_restart_where_it_would_not_help(
     assert failed(tmp_path, monkeypatch, {}, exit_code=2) == 0
     assert failed(tmp_path, monkeypatch, {}, may_restart=False) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_one_rank_that_may_be_started_again_has_a_launcher() -> None:
+    """Otherwise it runs in the launcher's own process, which nobody is left to start again."""
+    assert layout.is_one_process(Settings(devices=1, accelerator="cpu"))
+    assert not layout.is_one_process(Settings(devices=1, accelerator="cpu", max_restarts=1))
 
 
 def test_each_attempt_has_error_files_of_its_own(tmp_path: Path) -> None:

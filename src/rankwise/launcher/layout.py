@@ -48,8 +48,8 @@ def _require(devices: int, kind: str, given: str) -> None:
 
 
 def is_one_process(settings: Settings) -> bool:
-    """Whether this process can be the only rank; `devices` is decided."""
-    return settings.node_range[1] == 1 and _processes(settings) == 1
+    """Whether this process can be the only rank, which nobody starts again; `devices` is decided."""
+    return settings.node_range[1] == 1 and _processes(settings) == 1 and settings.max_restarts == 0
 
 
 def _processes(settings: Settings) -> int:
