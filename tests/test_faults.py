@@ -98,8 +98,8 @@ def test_a_hundred_injuries(tmp_path: Path, ranks: int) -> None:
     """Many injuries a run, of every kind; beside the times of the same training by hand under torchrun."""
     kinds = [IN_A_STEP, SAVING, EVALUATING, DATA_WORKER, STARTING, IN_A_STEP, SAVING]
     chance = random.Random(ranks)
-    expected = uninterrupted(tmp_path / "whole", ranks, 60)
-    outcomes = injured(tmp_path / "injured", ranks, 60, [*chance.choices(kinds, k=34), STOPPED], ranks)
+    expected = uninterrupted(tmp_path / "whole", ranks, 45)
+    outcomes = injured(tmp_path / "injured", ranks, 45, [*chance.choices(kinds, k=34), STOPPED], ranks)
     by_hand = injured_by_hand(tmp_path / "by hand", ranks, 30, [IN_A_STEP] * 5, ranks)
     print(f"\n{ranks} ranks, a checkpoint every {SAVE_EVERY} steps, {len(outcomes)} injuries survived\n"
           f"{table(outcomes)}\nby hand, torchrun --max-restarts\n{table(by_hand)}")
