@@ -371,6 +371,11 @@ def test_a_metric_that_no_checkpoint_has_is_told_once_with_those_there_are(tmp_p
     assert steps_in(tmp_path / "kept") == [9]
 
 
+def test_a_checkpoint_within_an_epoch_is_not_asked_for_the_metric_of_its_end(tmp_path: Path) -> None:
+    told = run_ranks(_log_and_save, 1, tmp_path / "kept", [0.9, 0.1, 0.5], keep_best="accuracy", save_every="2")[0]
+    assert "has no accuracy" not in told
+
+
 def _go_on_to_step_8(run: Any, folder: Path) -> None:
     Training(run, folder).go(stop=8).finish()
 

@@ -103,6 +103,8 @@ class Saving:
         has_value = metric is not None and metrics.get(metric) is not None
         if metric is None or has_value in self._told_of_metric:
             return []
+        if not has_value and self._parts.in_hand:   # in the middle of an epoch nobody expects one
+            return []
         self._told_of_metric.add(has_value)
         if has_value:
             better = "larger" if self._retention.larger_is_better else "smaller"
