@@ -5,11 +5,13 @@ Attached to torch once a process, from outside; a sign costs one addition.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from rankwise.pulse import Pulse
 
 
+@functools.cache
 def attach(pulse: Pulse) -> None:
     """Let each optimizer's step and each batch of a DataLoader beat. Torch is loaded already."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
