@@ -115,7 +115,7 @@ def test_a_rank_that_returns_early_is_named(trained: Trained) -> None:
     code, errors = trained("returns")
     assert code == 1
     assert "Rank 1, step 0: ended." in errors
-    assert "Uneven number of steps: Rank 1 ended after step 0, and Rank 0 went on." in errors
+    assert "Uneven number of steps: rank 1 ended after step 0, and rank 0 went on." in errors
     assert errors.count("did not come") == 1
     assert "Traceback" not in errors
 

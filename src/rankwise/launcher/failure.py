@@ -26,6 +26,9 @@ from rankwise.watchdog.ending import is_of_peer
 _OURS = "rankwise"
 _FINAL = (UsageError, MisuseError, CheckpointError)   # the others may have come from outside: a killed data worker, say
 _TAIL_LINES = 12
+_SIGNS = {"SIGKILL": " The system may have run out of memory.",
+          "SIGABRT": " Native code gave up; gloo does so where the ranks call collectives of different sizes. With "
+                     "--debug both calls are named."}
 _MACHINERY = (str(Path(__file__).parent), "<frozen runpy>", "runpy.py")
 
 
@@ -124,8 +127,7 @@ def _how_it_ended(exit_code: int) -> str:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = str(-exit_code)
-    hint = " The system may have run out of memory." if exit_code == -9 else ""
-    return f"It was killed by signal {name}.{hint}"
+    return f"It was killed by signal {name}.{_SIGNS.get(name, '')}"
 
 
 def _tail(log: Path) -> str:

@@ -48,8 +48,8 @@ def _ended(states: States) -> Cause | None:
     ranks = _at(states, Doing.RETURNED)
     if not ranks or not _at(states, Doing.WAITS):
         return None
-    return Cause("uneven", ranks, f"Uneven number of steps: {ranks_in_words(ranks)} ended after step "
-                 f"{_steps(states, ranks)}, and {ranks_in_words(_at(states, Doing.WAITS))} went on.",
+    return Cause("uneven", ranks, f"Uneven number of steps: {_who(ranks)} ended after step "
+                 f"{_steps(states, ranks)}, and {_who(_at(states, Doing.WAITS))} went on.",
                  "Give every rank the same number of batches (run.loader does; DistributedSampler pads to it), and let "
                  "no rank leave the loop by itself: agree first (run.agree).")
 
@@ -58,7 +58,7 @@ def _reads(states: States) -> Cause | None:
     ranks = _at(states, Doing.READS)
     if not ranks:
         return None
-    return Cause("data", ranks, f"The data: {ranks_in_words(ranks)} {_waits(ranks)} for a batch.",
+    return Cause("data", ranks, f"The data: {_who(ranks)} {_waits(ranks)} for a batch.",
                  "Look at what the data set waits for there: a file, a lock, a download, a worker process.")
 
 
@@ -97,7 +97,7 @@ def _elsewhere(states: States) -> Cause | None:
     ranks = _at(states, Doing.WORKS)
     if not ranks or not _at(states, Doing.WAITS):
         return None
-    return Cause("branch", ranks, f"A rank-dependent branch, or slow work: {ranks_in_words(ranks)} did not come where "
+    return Cause("branch", ranks, f"A rank-dependent branch, or slow work: {_who(ranks)} did not come where "
                  "the others wait.", "See that every rank comes by there; let long work of one rank stand in `with "
                  "run.alone() as mine:`.")
 
@@ -141,6 +141,11 @@ def _running(states: States) -> list[RankState]:
 
 def _steps(states: States, ranks: tuple[int, ...]) -> str:
     return listed(sorted({state.steps for state in states if state.rank in ranks}))
+
+
+def _who(ranks: tuple[int, ...]) -> str:
+    """The ranks, within a sentence."""
+    return ranks_in_words(ranks).lower()
 
 
 def _it(ranks: tuple[int, ...]) -> str:
