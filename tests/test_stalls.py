@@ -95,6 +95,41 @@ for batch in DataLoader(Slow(), batch_size=4):
     update(batch)
 """
 
+# The ranks of these tests come from a forkserver, and would start their workers by it; those of a launch fork them.
+FORKS = """
+import multiprocessing
+multiprocessing.set_start_method("fork", force=True)
+"""
+
+SLEEPS_IN_WORKER = FORKS + SLEEPS_IN_DATA.replace("batch_size=4", "batch_size=4, num_workers=2")
+
+READS_IN_WORKERS = FORKS + """
+import time
+import torch
+import rankwise as rw
+
+class Samples:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __len__(self):
+        return 22
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(self.waited(index)))
+
+    def waited(self, index):
+        if self.rank == 1 and index > 12:
+            time.sleep(100)   # !
+        return index
+
+def train(run: rw.Run) -> None:
+    for batch in run.loader(Samples(run.rank), batch_size=3, shuffle=False, num_workers=2):
+        run.barrier()
+
+rw.launch(train)
+"""
+
 EXITS = PLAIN + """
 for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
     update(batch)
@@ -206,8 +241,31 @@ def test_a_rank_that_sleeps_in_its_data_set(folder: Path) -> None:
     ended.require_stall(0, 1)
     assert f"reading data at {ended.line} in __getitem__, called from train.py:" in ended.of("Rank 1")
     assert ended.of("Rank 0").startswith("Rank 0, step 2: waiting in broadcast (float [10]), collective")
-    assert ended.cause() == "The data: Rank 1 waits for a batch."
+    assert ended.cause() == "The data: rank 1 waits for a batch."
     assert "in __getitem__" in (ended.stalls / "rank1.txt").read_text()
+
+
+def test_a_data_worker_that_sleeps(folder: Path) -> None:
+    """In a plain torch DataLoader: the line in the loop, and the one in the process that reads for it."""
+    ended = Ended(SLEEPS_IN_WORKER, 2, folder)
+    ended.require_stall(0, 1)
+    assert ended.of("Rank 1").startswith("Rank 1, step 2: reading data at train.py:")
+    assert f"; in its data workers at {ended.line} in __getitem__; last progress" in ended.of("Rank 1")
+    assert "in its data workers" not in ended.of("Rank 0")
+    assert ended.cause() == "The data: rank 1 waits for a batch."
+    stacks = (ended.stalls / "rank1.txt").read_text()
+    assert stacks.count("\nData worker ") == 2   # the other one waits for a request
+    assert "in _worker_loop" in stacks
+    assert "Data worker" not in (ended.stalls / "rank0.txt").read_text()
+
+
+def test_data_workers_of_a_run_that_sleep(folder: Path) -> None:
+    """In run.loader: the data set's own functions, none of ours between them."""
+    ended = Ended(READS_IN_WORKERS, 2, folder)
+    ended.require_stall(0, 1)
+    assert f"; in its data workers at {ended.line} in waited, called from train.py:" in ended.of("Rank 1")
+    assert ended.of("Rank 1").count(" in __getitem__") == 1
+    assert ended.cause() == "The data: rank 1 waits for a batch."
 
 
 def test_rank_0_evaluates_alone_through_the_wrapped_model(folder: Path) -> None:
@@ -273,7 +331,7 @@ def test_a_rank_with_an_extra_batch(folder: Path) -> None:
     assert "Connection closed by peer" in ended.text
     assert ended.of("Rank 0") == "Rank 0, step 6: ended."
     assert f"at {ended.line} in update" in ended.of("Rank 1")
-    assert ended.cause() == "Uneven number of steps: Rank 0 ended after step 6, and Rank 1 went on."
+    assert ended.cause() == "Uneven number of steps: rank 0 ended after step 6, and rank 1 went on."
 
 
 def test_a_rank_that_exits_early(folder: Path) -> None:
@@ -281,7 +339,7 @@ def test_a_rank_that_exits_early(folder: Path) -> None:
     ended = Ended(EXITS, 3, folder)
     assert set(ended.failures) == {0, 2}
     assert ended.of("Rank 1") == f"Rank 1, step 3: ended with sys.exit(0) at {ended.line} in <module>."
-    assert ended.cause() == "Uneven number of steps: Rank 1 ended after step 3, and Ranks 0 and 2 went on."
+    assert ended.cause() == "Uneven number of steps: rank 1 ended after step 3, and ranks 0 and 2 went on."
     assert ended.of("Rank 1") in ended.text
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from rankwise.errors import PeerError
 from rankwise.pulse import Pulse
 from rankwise.watchdog import ending, pace, watch
 from rankwise.watchdog.cause import likely_cause
+from rankwise.watchdog.dataworkers import DataWorkers, place_in
 from rankwise.watchdog.pace import Pace
 from rankwise.watchdog.parting import parting
 from rankwise.watchdog.recorder import Record
@@ -147,7 +154,8 @@ def test_a_report_puts_ranks_of_one_place_together() -> None:
 
 
 def test_a_state_survives_the_way_through_the_store() -> None:
-    state = calling(3, "r (float [3])@train.py:1 in train", steps=7, idle_seconds=2.5, how="x", inside="y")
+    state = calling(3, "r (float [3])@train.py:1 in train", steps=7, idle_seconds=2.5, how="x", inside="y",
+                    workers=("z",))
     assert RankState.from_json(state.to_json()) == state
 
 
@@ -184,6 +192,102 @@ def test_how_an_error_is_told() -> None:
     failed = raised(ValueError("upside down\nsecond line"))
     assert (failed.doing, failed.how) == (Doing.FAILED, "failed with ValueError: upside down")
     assert failed.places[0].endswith("in raised")
+
+
+# Data workers
+
+
+class Held(Dataset[int]):
+    """Reads nothing until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        self.go.wait(60)
+        return index
+
+
+@pytest.fixture
+def heard() -> Iterator[DataWorkers]:
+    hears = DataWorkers()
+    hears.listen()
+    yield hears
+    hears.close()
+
+
+def test_only_data_workers_are_asked(heard: DataWorkers) -> None:
+    """Children that would die of the signal, or have the handler and are none of torch's, are left alone."""
+    context = multiprocessing.get_context("fork")
+    forked, other = context.Process(target=time.sleep, args=(60,)), subprocess.Popen(["/bin/sleep", "60"])
+    forked.start()
+    held = Held()
+    reading = iter(DataLoader(held, batch_size=2, num_workers=2))
+    try:
+        until(lambda: sum(bool(place_in(each)) for each in heard.stacks()) == 2)
+        pids = {worker.pid for worker in reading._workers}   # type: ignore[attr-defined]
+        assert {int(each.split()[2]) for each in heard.stacks()} == pids
+        assert all(place_in(each).endswith("in __getitem__") for each in heard.stacks())
+        assert forked.is_alive()
+        assert other.poll() is None
+        held.go.set()
+        assert [batch.tolist() for batch in reading] == [[0, 1], [2, 3]]
+    finally:
+        held.go.set()
+        for each in (forked, other):
+            each.kill()
+        forked.join()
+        other.wait()
+
+
+def test_workers_without_the_handler_are_not_asked() -> None:
+    """They were there before, or are spawned, and would die of it."""
+    held = Held()
+    early = iter(DataLoader(held, batch_size=2, num_workers=1))
+    hears = DataWorkers()
+    hears.listen()
+    try:
+        assert hears.stacks() == []
+        held.go.set()
+        assert [batch.tolist() for batch in early] == [[0, 1], [2, 3]]
+    finally:
+        held.go.set()
+        hears.close()
+
+
+def test_a_handler_of_the_user_is_left_alone() -> None:
+    number, got = signal.SIGRTMAX - 1, []
+    before = signal.signal(number, lambda *received: got.append(received))
+    hears = DataWorkers()
+    try:
+        hears.listen()
+        os.kill(os.getpid(), number)
+        assert len(got) == 1
+        assert hears.stacks() == []
+    finally:
+        hears.close()
+        signal.signal(number, before)
+
+
+def test_the_place_in_a_worker() -> None:
+    """The user's frames within the reading, innermost first; below it is what the fork was called from."""
+    worker = f'''Data worker 7
+Thread 0x1 (most recent call first):
+  File "/home/me/feed.py", line 1 in run
+
+Current thread 0x2 (most recent call first):
+  File "/home/me/\\u6570/read.py", line 9 in opened
+  File "/home/me/\\u6570/train.py", line 5 in __getitem__
+  File "{torch.__path__[0]}/utils/data/_utils/fetch.py", line 50 in fetch
+  File "{torch.__path__[0]}/utils/data/_utils/worker.py", line 320 in _worker_loop
+  File "/home/me/\\u6570/train.py", line 30 in <module>
+'''
+    assert place_in(worker) == "数/read.py:9 in opened, called from 数/train.py:5 in __getitem__"
+    assert place_in(worker.replace("/home/me/", f"{torch.__path__[0]}/")) == ""
+    assert place_in("") == ""
 
 
 # Rounds

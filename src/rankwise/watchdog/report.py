@@ -39,8 +39,9 @@ def _told(state: RankState) -> str:
     doing = {Doing.WAITS: "waiting", Doing.READS: "reading data", Doing.ALONE: "working alone", Doing.WORKS: "working"}
     wait = f" in {_numbered(state.wait)}" if state.doing is Doing.WAITS and state.wait is not None else ""
     inside = f" (in {state.inside})" if state.inside else ""
+    workers = f"; in its data workers at {' and '.join(state.workers)}" if state.workers else ""
     how = f"; {state.how}" if state.how else ""
-    return f"{doing[state.doing]}{wait}{_at(state)}{inside}{how}"
+    return f"{doing[state.doing]}{wait}{_at(state)}{inside}{workers}{how}"
 
 
 def _at(state: RankState) -> str:

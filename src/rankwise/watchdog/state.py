@@ -40,14 +40,15 @@ class RankState:
     """Where a rank stands.
 
     `places` are the frames of the user's code, innermost first, and `inside` the innermost frame below them, of ours or
-    of a library. `steps` are its updates of the weights, `idle_seconds` is the time since its last sign of progress.
-    `how` says how it ended.
+    of a library; `workers` are the places of its data workers. `steps` are its updates of the weights, `idle_seconds`
+    is the time since its last sign of progress. `how` says how it ended.
     """
 
     rank: int
     doing: Doing
     places: tuple[str, ...] = ()
     inside: str = ""
+    workers: tuple[str, ...] = ()
     wait: Call | None = None
     calls: tuple[Call, ...] = ()
     steps: int = 0
@@ -69,7 +70,8 @@ class RankState:
     @classmethod
     def from_json(cls, text: str) -> RankState:
         found = json.loads(text)
-        found["doing"], found["places"] = Doing(found["doing"]), tuple(found["places"])
+        found["doing"] = Doing(found["doing"])
+        found["places"], found["workers"] = tuple(found["places"]), tuple(found["workers"])
         found["wait"] = Call(**found["wait"]) if found["wait"] else None
         found["calls"] = tuple(Call(**call) for call in found["calls"])
         return cls(**found)

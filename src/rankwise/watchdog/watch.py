@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from rankwise import runfolder
 from rankwise.pulse import PULSE
 from rankwise.watchdog import ending, recorder, signs, stacks
+from rankwise.watchdog.dataworkers import DataWorkers, place_in
 from rankwise.watchdog.pace import Pace
 from rankwise.watchdog.report import compose
 from rankwise.watchdog.state import Doing, RankState
@@ -60,7 +61,7 @@ class Watch:
                  leave_word: Callable[[str, bool], None], end: Callable[[], None]) -> None:
         self._world, self._folder = world, folder / runfolder.STALLS
         self._stall_seconds, self._leave_word, self._end = stall_seconds, leave_word, end
-        self._pace = Pace(PULSE)
+        self._pace, self._data_workers = Pace(PULSE), DataWorkers()
         self._round = 0
         self._asks_again_at = 0.0
         self._told_step, self._told_at = 0, 0.0
@@ -72,6 +73,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="rankwise-watchdog", daemon=True)
 
     def start(self) -> None:
+        self._data_workers.listen()   # before the training forks any
         self._thread.start()
 
     def report_of_loss(self, error: BaseException) -> str:
@@ -91,6 +93,8 @@ class Watch:
         self._ended = state
         self._wake.set()
         self._thread.join(_END_SECONDS)
+        if not self._thread.is_alive():
+            self._data_workers.close()
 
     # In the watching thread
 
@@ -150,6 +154,10 @@ class Watch:
 
     def _take_part(self, channel: SideChannel, *, is_opener: bool) -> None:
         own, stacks_now = self._own_state(), stacks.of_all_threads()   # after the verdict the first ranks end
+        if own.doing is Doing.READS:
+            of_workers = self._data_workers.stacks()
+            own = replace(own, workers=tuple(sorted(set(filter(None, map(place_in, of_workers))))))
+            stacks_now += "\n".join(of_workers)
         channel.post(f"state/{self._round}/{channel.rank}", own.to_json())
         self._is_reached.set()
         verdict = self._judge(channel) if is_opener else self._heard(channel)
