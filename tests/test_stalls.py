@@ -5,6 +5,7 @@ The ranks are real, with what `rankwise run` gives them; only the launcher is le
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,31 @@ rw.launch(train)
 """
 
 
+ALONE_IN_WORKER = """
+import os, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        time.sleep(100)   # !
+        return index
+
+print("begins")
+for batch in DataLoader(Samples(), batch_size=3, num_workers=1):
+    pass
+print("ends")
+"""
+
+
+def line_of(script: str) -> int:
+    """The number of the line that must be named."""
+    return next((number for number, text in enumerate(script.splitlines(), 1) if text.endswith("# !")), 0)
+
+
 class Ended:
     """A script that was run in so many ranks, in this folder, until it stalled: what it said and what it left."""
 
@@ -191,8 +217,7 @@ class Ended:
                              "mode": "ddp", **settings})
         self.failures = failures_of(Job(script=str(folder / "train.py"), argv=["train.py"]), chosen, folder / "run")
         self.stalls = folder / "run" / "stalls"
-        self.line = next((f"train.py:{number}" for number, text in enumerate(script.splitlines(), 1)
-                          if text.endswith("# !")), "")
+        self.line = f"train.py:{line_of(script)}"
         report = self.stalls / "report.txt"
         self.report = report.read_text() if report.exists() else ""
         self.text = self.failures[first(self.failures)].text if self.failures else ""
@@ -354,6 +379,26 @@ def test_a_rank_that_raises_in_backward(folder: Path) -> None:
     assert ended.cause() == "Rank 1 failed, and the others wait for it."
 
 
+# One rank alone
+
+
+def test_one_rank_alone_in_its_data(folder: Path) -> None:
+    """The same report: its own line, and that of the worker it waits for."""
+    ended = Ended(SLEEPS_IN_WORKER.replace("rank == 1", "rank == 0"), 1, folder)
+    ended.require_stall(0)
+    assert ended.of("Rank 0").startswith("Rank 0, step 2: reading data at train.py:")
+    assert f"; in its data workers at {ended.line} in __getitem__; last progress" in ended.of("Rank 0")
+    assert ended.cause() == "The data: rank 0 waits for a batch."
+
+
+def test_one_rank_alone_in_its_work(folder: Path) -> None:
+    """There is nobody for whom it could wait."""
+    ended = Ended(WORKS_ALONE, 1, folder)
+    ended.require_stall(0)
+    assert ended.of("Rank 0").startswith(f"Rank 0, step 3: working at {ended.line} in <module>")
+    assert ended.cause() == "Nothing moves, and no rank waits for another."
+
+
 # What is no stall
 
 
@@ -388,6 +433,53 @@ while rank == 0 and time.monotonic() - started < 4:
     torch.ones(64, 64) @ torch.ones(64, 64)
 dist.barrier()
 """
+
+
+CHILD_COMPUTES = """
+import subprocess, sys
+import torch
+
+subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 3: pass"], check=True)
+"""
+
+THREADS_COMPUTE = """
+import threading, time
+import torch
+
+def compute():
+    while time.monotonic() - started < 4:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+
+started = time.monotonic()
+thread = threading.Thread(target=compute)
+thread.start()
+thread.join()
+"""
+
+FAILS = """
+import rankwise as rw
+
+def train(run: rw.Run) -> None:
+    raise ValueError("upside down")
+
+rw.launch(train)
+"""
+
+
+@pytest.mark.parametrize("script", [ALONE, SLOW_DATA, COMPUTES, CHILD_COMPUTES, THREADS_COMPUTE],
+                         ids=["alone", "slow data", "evaluation in Python", "a child process", "another thread"])
+def test_what_takes_its_time_on_one_rank_is_left_alone(folder: Path, script: str) -> None:
+    """The same, and whatever computes in its process or in a child process: no other rank can be waited for."""
+    ended = Ended(script, 1, folder)
+    assert ended.failures == {}
+    assert not ended.stalls.exists()
+
+
+def test_a_failure_of_one_rank_alone_is_told_without_a_report(folder: Path) -> None:
+    """There are no other ranks to tell of."""
+    ended = Ended(FAILS, 1, folder)
+    assert ended.text.endswith("ValueError: upside down")
+    assert not ended.stalls.exists()
 
 
 @pytest.mark.parametrize("script", [ALONE, SLOW_DATA, COMPUTES], ids=["alone", "slow data", "evaluation in Python"])
@@ -427,3 +519,41 @@ def test_under_torchrun_the_rank_tells_of_it(folder: Path) -> None:
     assert ended.code == 1, ended.text
     assert ended.err.startswith("The run stalled: no rank has moved for ")   # then comes what torchrun says
     assert (folder / "runs" / "it" / "stalls" / "rank2.txt").exists()
+
+
+def test_a_command_that_is_the_only_rank(folder: Path) -> None:
+    """`rankwise run` on one device runs a plain script itself: it ends, and the worker that sleeps ends with it."""
+    (folder / "train.py").write_text(ALONE_IN_WORKER)
+    ended = run([*RANKWISE, "run", "train.py", "--devices", "1", "--accelerator", "cpu", "--name", "it",
+                 "--stall-timeout", "2"], folder)
+    assert ended.code == 1, ended.text
+    assert ended.out == "begins\n"
+    assert ended.err.startswith("The run stalled: no rank has moved for 2 s.\n  Rank 0, step 0: reading data at ")
+    assert f"; in its data workers at train.py:{line_of(ALONE_IN_WORKER)} in __getitem__;" in ended.err
+    assert "Traceback" not in ended.err
+    assert ended.err in (folder / "runs" / "it" / "logs" / "rank0.log").read_text()
+    assert "Data worker" in (folder / "runs" / "it" / "stalls" / "rank0.txt").read_text()
+
+
+def test_a_script_that_is_the_only_rank(folder: Path) -> None:
+    """`python train.py` with a training of rankwise."""
+    script = READS_IN_WORKERS.replace("rank == 1", "rank == 0").replace(FORKS, "")
+    (folder / "train.py").write_text(script)
+    ended = run([sys.executable, "train.py", "--accelerator", "cpu", "--name", "it", "--stall-timeout", "2"], folder)
+    assert ended.code == 1, ended.text
+    assert "The run stalled: no rank has moved for 2 s.\n  Rank 0, step 0: reading data at " in ended.err
+    assert f"; in its data workers at train.py:{line_of(script)} in waited, called from train.py:" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_one_rank_is_started_again_after_a_stall(folder: Path) -> None:
+    """With --max-restarts a launcher of ours stands by; the second attempt does not sleep."""
+    (folder / "train.py").write_text(ALONE_IN_WORKER.replace("time.sleep(100)", """if not os.path.exists("slept"):
+            open("slept", "w").close()
+            time.sleep(100)"""))
+    ended = run([*RANKWISE, "run", "train.py", "--devices", "1", "--accelerator", "cpu", "--name", "it",
+                 "--stall-timeout", "2", "--max-restarts", "1"], folder)
+    assert ended.code == 0, ended.text
+    assert ended.out == "begins\nbegins\nends\n"
+    assert "rank 0 of 1 failed" in ended.err
+    assert "The run stalled" in ended.err

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bdb
 import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +18,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+import rankwise as rw
 from rankwise.errors import PeerError
-from rankwise.pulse import Pulse
-from rankwise.watchdog import ending, pace, watch
+from rankwise.pulse import PULSE, Pulse
+from rankwise.watchdog import ending, pace, stacks, watch
 from rankwise.watchdog.cause import likely_cause
 from rankwise.watchdog.dataworkers import DataWorkers, place_in
 from rankwise.watchdog.pace import Pace
@@ -78,6 +81,28 @@ def test_on_a_gpu_processor_time_is_no_progress(clock: Clock, monkeypatch: pytes
     """Its driver waits in a spin."""
     monkeypatch.setattr(pace, "_uses_gpu", lambda: True)
     assert after(clock, Pulse(), *[(1.0, 0.9, 0)] * 4) == pytest.approx(4.0)
+
+
+def test_of_a_rank_alone_all_that_computes_is_progress(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for no other rank, so a spin is none of its waits."""
+    monkeypatch.setattr(pace, "_uses_gpu", lambda: True)
+    seen = Pace(Pulse(), is_alone=True)
+    clock.advance(1.0, 0.9)
+    seen.look()
+    assert seen.idle_seconds == 0.0
+    clock.advance(3.0, 0.1)
+    seen.look()
+    assert seen.idle_seconds == pytest.approx(3.0)
+    seen.note()
+    assert seen.idle_seconds == 0.0
+
+
+@pytest.mark.parametrize(("used_seconds", "compute"), [(0.2, True), (0.05, False), (-3.0, False)])
+def test_child_processes_that_compute(monkeypatch: pytest.MonkeyPatch, used_seconds: float, compute: bool) -> None:
+    """A fifth of a core within half a second; one that ends takes its time with it."""
+    used = iter([5.0, 5.0 + used_seconds])
+    monkeypatch.setattr(pace, "_seconds_of_children", lambda: next(used))
+    assert pace.children_compute() is compute
 
 
 # Parting
@@ -176,6 +201,19 @@ def test_without_a_record_an_idle_backward_is_taken_for_a_wait() -> None:
     assert (waiting.doing, waiting.wait) == (Doing.WAITS, Call(what="a reduction in backward"))
     assert waiting.places == ("me/train.py:3 in train",)
     assert Stance(inner + outer, Record(), computes=True).doing is Doing.WORKS
+
+
+def test_a_debugger_is_seen() -> None:
+    """A person may be thinking there."""
+    seen = []
+
+    class Quiet(bdb.Bdb):
+        def user_line(self, frame: Any) -> None:
+            seen.append(stacks.is_debugged(stacks.of_training()))
+
+    Quiet().run("1 + 1")
+    assert set(seen) == {True}
+    assert not stacks.is_debugged(stacks.of_training())
 
 
 def test_how_an_error_is_told() -> None:
@@ -418,6 +456,50 @@ def test_a_lost_store_ends_the_watch_alone(tmp_path: Path, monkeypatch: pytest.M
     assert not fleet.watches[0]._thread.is_alive()
     assert fleet.watches[0].report_of_loss(PeerError("Waited.", "Timed out.", "Look.")) == ""
     assert fleet.ended == set()
+
+
+def test_a_rank_alone_stands_for_all(tmp_path: Path) -> None:
+    """There are no others that have ended before; where all have, there is nothing to end."""
+    guard = Watch(World(), tmp_path, stall_seconds=1.0, leave_word=lambda report, first: None, end=lambda: None)
+    assert guard._is_stall([at(0, Doing.READS, "a", idle_seconds=9.0)])
+    assert not guard._is_stall([at(0, Doing.READS, "a", idle_seconds=0.5)])
+    assert not guard._is_stall([at(0, Doing.RETURNED), at(1, Doing.RETURNED)])
+
+
+def test_a_person_at_a_debugger_has_time(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And has the limit again when the training goes on."""
+    guard = Watch(World(), tmp_path, stall_seconds=1.0, leave_word=lambda report, first: None, end=lambda: None)
+    monkeypatch.setattr(pace, "_CHILDREN_SECONDS", 0.0)
+    monkeypatch.setattr(PULSE, "is_over", False)
+    clock.advance(4.0)
+    guard._pace.look()
+    assert guard._has_to_ask()
+    monkeypatch.setattr(stacks, "_DEBUGGERS", (__name__,))
+    assert not guard._has_to_ask()
+    monkeypatch.undo()
+    assert guard._pace.idle_seconds == 0.0
+
+
+@pytest.mark.parametrize(("arguments", "is_typed", "is_watched"), [
+    (None, False, True), ({}, False, False), (None, True, False), ({}, True, False),
+])
+def test_a_process_that_is_not_the_trainings_own_is_not_watched(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any] | None, is_typed: bool,
+        is_watched: bool) -> None:
+    """A notebook, a REPL, and whoever calls `launch` with arguments: only a script may be ended from within."""
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    if is_typed:
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+
+    def train(run: rw.Run) -> bool:
+        with run.alone():
+            assert PULSE.alone
+        return any(thread.name == "rankwise-watchdog" for thread in threading.enumerate())
+
+    for _ in range(2):   # the second as the first
+        found = rw.launch(train, arguments=arguments, accelerator="cpu", devices=1, runs=str(tmp_path))
+        assert found is is_watched
+        assert signal.getsignal(signal.SIGRTMAX - 1) is signal.SIG_DFL
 
 
 def test_the_last_rank_under_way_may_take_its_time(tmp_path: Path) -> None:

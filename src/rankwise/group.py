@@ -171,7 +171,8 @@ class Group:
         self._alone_blocks += 1
         key = f"alone/{self._alone_blocks}"
         if self._store is None:
-            yield True
+            with PULSE.working_alone(place):
+                yield True
         elif self.is_main:
             outcome = "failed"
             try:

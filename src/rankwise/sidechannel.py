@@ -48,6 +48,11 @@ class SideChannel:
         """The line of an attempt's ranks over a store that is open."""
         return cls(dist.PrefixStore(f"{_PREFIX}/{attempt}", store), world)
 
+    @classmethod
+    def in_memory(cls) -> SideChannel:
+        """The line of a rank that is alone, to itself."""
+        return cls.over(dist.HashStore(), 0, World())
+
     def post(self, name: str, text: str) -> None:
         """Put a text where every rank can read it, in the place of an earlier one."""
         try:

@@ -51,7 +51,8 @@ def _launch(function: Callable[..., Any], arguments: dict[str, Any] | None, defa
         given, settings = _read(function, arguments, defaults)
     if world is not None:
         from rankwise.launcher.session import run_rank
-        return run_rank(function, given, settings, world, folder=environment.run_folder(), target=name_of(function))
+        return run_rank(function, given, settings, world, folder=environment.run_folder(), target=name_of(function),
+                        is_hosted=_is_interactive())
     return _from_here(function, given, settings, in_script=arguments is None and not _is_interactive())
 
 
@@ -93,7 +94,8 @@ def _from_here(function: Callable[..., Any], arguments: dict[str, Any], settings
     settings = layout.with_devices(settings)
     if layout.is_one_process(settings):
         from rankwise.launcher.session import run_rank
-        return run_rank(function, arguments, settings, World(), folder=None, target=name_of(function))
+        return run_rank(function, arguments, settings, World(), folder=None, target=name_of(function),
+                        is_hosted=not in_script or bool(sys.flags.interactive))
     from rankwise.launcher.agent import choose_folder, raise_failure, run_ranks
     from rankwise.launcher.job import private_folder
     from rankwise.launcher.shipping import result, ship

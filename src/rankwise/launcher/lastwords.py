@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,14 +23,15 @@ from rankwise.watchdog import ending
 from rankwise.watchdog.watch import Watch
 from rankwise.world import World
 
+_FLUSH_SECONDS = 1.0
 _watch: Watch | None = None   # of this process
 
 
 @contextlib.contextmanager
 def watched_over(settings: Settings, world: World, folder: Path) -> Iterator[None]:
-    """Within this block a thread sees whether the training moves, unless one does already or this rank is alone."""
+    """Within this block a thread sees whether the training moves, unless one does already. It may end this process."""
     global _watch
-    if world.size == 1 or _watch is not None:
+    if _watch is not None:
         yield
         return
     _watch = Watch(world, folder, stall_seconds=settings.stall_timeout, leave_word=_leave_word_of_stall, end=_end)
@@ -86,7 +89,17 @@ def _leave_word_of_stall(report: str, is_first: bool) -> None:
 
 
 def _end() -> None:
-    """End this process at once: its main thread may be in native code and never come back."""
+    """End this process at once: its main thread may be in native code and never come back.
+
+    What it has started ends with it: a data worker that stands in its data set would live for ever.
+    """
+    import psutil
+    printed = threading.Thread(target=sys.stdout.flush, daemon=True)   # the main thread may be at it, and stand there
+    printed.start()
+    printed.join(_FLUSH_SECONDS)
+    for pid in [child.pid for child in psutil.Process().children(recursive=True)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     os._exit(EXIT_FAILED)
 
 

@@ -31,10 +31,11 @@ _INTERRUPTED_SECONDS = 1.5   # for the last checkpoint; the launcher kills its r
 
 
 def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: Settings, world: World,
-             *, folder: Path | None, target: str) -> Any:
+             *, folder: Path | None, target: str, is_hosted: bool = False) -> Any:
     """Call `function(run, **arguments)` as one rank of `world`; returns what it returns.
 
     `folder` is the run's, None where no launcher of ours chose one: rank 0 then does, named after `target`.
+    `is_hosted` says that the process is not the training's own, as a notebook's kernel: it is not ended in a stall.
     """
     debugged = compared(settings.timeout) if settings.debug and world.size > 1 else contextlib.nullcontext()
     with recorded(), debugged:
@@ -50,7 +51,7 @@ def run_rank(function: Callable[..., Any], arguments: dict[str, Any], settings: 
             group.close()
             raise
         try:
-            with (watched_over(settings, world, agreed),
+            with (contextlib.nullcontext() if is_hosted else watched_over(settings, world, agreed),
                   open_run(settings, group, folder=agreed, resume_from=resume_from) as run, recorded()):
                 return function(run, **arguments)
         except UsageError:
@@ -98,6 +99,7 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
     run = Run(settings, group=group, mode=mode, monitor=monitor, agreement=agreement, folder=folder,
               resume_from=resume_from)
     limit_seconds = None
+    PULSE.is_over = False   # as an earlier run in this process may have left it
     try:
         with heeded(agreement, channel, grace_seconds=settings.grace_seconds, run_folder=folder):
             yield run

@@ -67,7 +67,8 @@ def run_here(job: Job, settings: Settings, run_folder: Path) -> int:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     variables = {**surroundings(settings, 1, run_folder), **alone}
-    with environment.changed(variables), streams.copied_to(streams.log_file(run_folder, 0)):
+    with (environment.changed(variables), streams.copied_to(streams.log_file(run_folder, 0)),
+          watched_over(settings, World(), run_folder)):
         _take_threads(settings)
         code = _execute_here(job)
     if code == EXIT_USAGE:

@@ -122,8 +122,8 @@ def _network(states: States) -> Cause | None:
 
 
 def _unknown(states: States) -> Cause:
-    return Cause("unknown", (), "No rank waits for another, and none of them moves.",
-                 "Look at the lines above: each rank stands at one of them. Give --stall-timeout more where such work "
+    return Cause("unknown", (), "Nothing moves, and no rank waits for another.",
+                 "Look at each line above at which a rank stands. Give --stall-timeout more where such work "
                  "takes its time.")
 
 

@@ -20,6 +20,7 @@ from rankwise.watchdog.state import Call, Doing
 _COLLECTIVES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "rankwise/collectives/")
 _ALONE = ("rankwise/group.py", "_wait_for_main")
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+_DEBUGGERS = ("bdb", "pydevd", "_pydevd_bundle")   # pdb is one of bdb's
 _DATA = ("torch/utils/data/", "rankwise/data/")
 
 
@@ -43,6 +44,11 @@ def of_training() -> list[tuple[FrameType, int]]:
     """The frames of the main thread, innermost first."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return [] if frame is None else list(traceback.walk_stack(frame))
+
+
+def is_debugged(frames: Sequence[tuple[FrameType, int]]) -> bool:
+    """Whether these are of a thread in the hands of a debugger, where a person may be thinking."""
+    return any(frame.f_globals.get("__name__", "").partition(".")[0] in _DEBUGGERS for frame, _ in frames)
 
 
 def _meaning(inner: list[tuple[str, str]], files: list[str], record: Record,

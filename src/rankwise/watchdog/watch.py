@@ -2,8 +2,8 @@
 
 The threads of all ranks take part in rounds. A rank opens a round where it has not moved for the limit, or where it
 lost another rank; every rank answers with its state, and the one that opened the round judges: as long as any rank
-moves there is no stall. Everything goes through the store beside the training, so that a training that waits in a
-collective costs nothing and hinders nobody.
+moves there is no stall. A rank alone holds its rounds with itself. Everything goes through the store beside the
+training, so that a training that waits in a collective costs nothing and hinders nobody.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankwise import runfolder
 from rankwise.pulse import PULSE
 from rankwise.watchdog import ending, recorder, signs, stacks
 from rankwise.watchdog.dataworkers import DataWorkers, place_in
-from rankwise.watchdog.pace import Pace
+from rankwise.watchdog.pace import Pace, children_compute
 from rankwise.watchdog.report import compose
 from rankwise.watchdog.state import Doing, RankState
 from rankwise.world import World
@@ -61,7 +61,8 @@ class Watch:
                  leave_word: Callable[[str, bool], None], end: Callable[[], None]) -> None:
         self._world, self._folder = world, folder / runfolder.STALLS
         self._stall_seconds, self._leave_word, self._end = stall_seconds, leave_word, end
-        self._pace, self._data_workers = Pace(PULSE), DataWorkers()
+        self._is_alone = world.size == 1
+        self._pace, self._data_workers = Pace(PULSE, is_alone=self._is_alone), DataWorkers()
         self._round = 0
         self._asks_again_at = 0.0
         self._told_step, self._told_at = 0, 0.0
@@ -78,7 +79,7 @@ class Watch:
 
     def report_of_loss(self, error: BaseException) -> str:
         """Where all ranks stand, now that this one lost another, or fails; empty where nothing can be found out."""
-        if not self._is_connected and not _has_process_group():
+        if self._is_alone or not (self._is_connected or _has_process_group()):
             return ""
         self._lost = replace(ending.of_error(self._world.rank, error), idle_seconds=self._pace.idle_seconds)
         self._wake.set()
@@ -112,13 +113,14 @@ class Watch:
             if self._pause(_POLL_SECONDS):
                 return None
         signs.attach(PULSE)
-        while not _has_process_group():
+        while not (self._is_alone or _has_process_group()):
             if self._pause(_POLL_SECONDS):
                 return None
         from rankwise.sidechannel import SideChannel
-        channel = SideChannel.open(self._world, limit_seconds=_CONNECT_SECONDS)
+        channel = (SideChannel.in_memory() if self._is_alone
+                   else SideChannel.open(self._world, limit_seconds=_CONNECT_SECONDS))
         self._is_connected = channel is not None
-        self._pace = Pace(PULSE)
+        self._pace = Pace(PULSE, is_alone=self._is_alone)
         return channel
 
     def _watch(self, channel: SideChannel) -> None:
@@ -150,7 +152,16 @@ class Watch:
         if self._lost is not None and not self._report:
             return True
         stands = not (PULSE.alone or PULSE.is_over) and self._pace.idle_seconds > self._stall_seconds > 0
-        return stands and time.monotonic() > self._asks_again_at
+        if not stands or time.monotonic() <= self._asks_again_at:
+            return False
+        return not (self._is_alone and self._takes_its_time())
+
+    def _takes_its_time(self) -> bool:
+        """Whether this rank alone waits for a person at a debugger, or for child processes that compute."""
+        if not (stacks.is_debugged(stacks.of_training()) or children_compute()):
+            return False
+        self._pace.note()
+        return True
 
     def _take_part(self, channel: SideChannel, *, is_opener: bool) -> None:
         own, stacks_now = self._own_state(), stacks.of_all_threads()   # after the verdict the first ranks end
@@ -214,9 +225,10 @@ class Watch:
         return RankState(rank=rank, doing=Doing.SILENT, steps=int(channel.read(f"step/{rank}") or 0))
 
     def _is_stall(self, states: list[RankState]) -> bool:
-        """Whether no rank moves; the last one under way may take its time, unless it waits for one that ended."""
+        """Whether no rank moves; the last of several may take its time, unless it waits for one that ended."""
         left = [state for state in states if not state.has_ended]
-        return all(map(self._stands, states)) and (len(left) > 1 or left[0].doing is Doing.WAITS)
+        counts = len(left) >= min(2, len(states)) or any(state.doing is Doing.WAITS for state in left)
+        return counts and all(map(self._stands, states))
 
     def _stands(self, state: RankState) -> bool:
         return not state.can_move or (state.doing is not Doing.ALONE and state.idle_seconds > self._stall_seconds)
