@@ -530,6 +530,7 @@ def test_a_command_that_is_the_only_rank(folder: Path) -> None:
     assert ended.out == "begins\n"
     assert ended.err.startswith("The run stalled: no rank has moved for 2 s.\n  Rank 0, step 0: reading data at ")
     assert f"; in its data workers at train.py:{line_of(ALONE_IN_WORKER)} in __getitem__;" in ended.err
+    assert "called from" not in ended.err   # the frames of the command are not the user's
     assert "Traceback" not in ended.err
     assert ended.err in (folder / "runs" / "it" / "logs" / "rank0.log").read_text()
     assert "Data worker" in (folder / "runs" / "it" / "stalls" / "rank0.txt").read_text()

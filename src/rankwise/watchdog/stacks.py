@@ -5,6 +5,7 @@ The training is taken to run in the main thread. What a line of a stack means is
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from rankwise import places
 from rankwise.watchdog.recorder import Record
 from rankwise.watchdog.state import Call, Doing
 
+_START = ("rankwise/launcher/worker.py", "execute")
 _COLLECTIVES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "rankwise/collectives/")
 _ALONE = ("rankwise/group.py", "_wait_for_main")
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
@@ -41,9 +43,10 @@ class Stance:
 
 
 def of_training() -> list[tuple[FrameType, int]]:
-    """The frames of the main thread, innermost first."""
+    """The frames of the main thread, innermost first, down to where a command of ours starts the training."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return [] if frame is None else list(traceback.walk_stack(frame))
+    frames = [] if frame is None else list(traceback.walk_stack(frame))
+    return list(itertools.takewhile(lambda each: (_short(each[0]), each[0].f_code.co_name) != _START, frames))
 
 
 def is_debugged(frames: Sequence[tuple[FrameType, int]]) -> bool:
