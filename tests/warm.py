@@ -13,7 +13,8 @@ from ranks import _context
 from rankwise import environment
 from rankwise.launcher import layout, streams
 from rankwise.launcher.failure import Failure, first
-from rankwise.launcher.job import Job, private_folder
+from rankwise.launcher.job import Job
+from rankwise.launcher.privatefolder import private_folder
 from rankwise.settings import Settings
 from rankwise.verify.jobs import Jobs
 from rankwise.witness.plan import Plan

@@ -97,7 +97,7 @@ def _from_here(function: Callable[..., Any], arguments: dict[str, Any], settings
         return run_rank(function, arguments, settings, World(), folder=None, target=name_of(function),
                         is_hosted=not in_script or bool(sys.flags.interactive))
     from rankwise.launcher.agent import choose_folder, raise_failure, run_ranks
-    from rankwise.launcher.job import private_folder
+    from rankwise.launcher.privatefolder import private_folder
     from rankwise.launcher.shipping import result, ship
     with private_folder() as folder:
         job = ship(function, arguments, folder, has_terminal=not _is_interactive() or sys.stdout.isatty())

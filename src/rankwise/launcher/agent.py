@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from rankwise import environment, runfolder
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_USAGE, RankwiseError
 from rankwise.launcher import layout, streams
 from rankwise.launcher.failure import Failure, first
-from rankwise.launcher.job import Job, private_folder
+from rankwise.launcher.job import Job
+from rankwise.launcher.privatefolder import private_folder
 from rankwise.settings import Settings
 
 if TYPE_CHECKING:
@@ -170,7 +172,7 @@ def _outcome(world_size: int, result: RunResult, run_folder: Path) -> Outcome:
 
 def _worker_code() -> str:
     """What a rank's interpreter runs first. Unlike -m it does not look into the current folder for modules."""
-    code = f"import sys; sys.path[0] = {_PACKAGES!r}; from rankwise.launcher.worker import main; main()"
+    code = f"import sys; sys.path[0] = {_PACKAGES!r}; from rankwise.launcher.worker import main; main({os.getpid()})"
     return code.replace("$", "$$")   # the agent fills in templates
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -41,13 +37,3 @@ class Job:
     @classmethod
     def read(cls, file: Path) -> Job:
         return cls(**json.loads(file.read_text(encoding="utf-8")))
-
-
-@contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
-    """A folder that only this user can enter (what is unpickled comes from here), gone at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="rankwise-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

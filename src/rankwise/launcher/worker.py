@@ -35,9 +35,9 @@ _PR_SET_PDEATHSIG = 1
 _SETTLE_SECONDS = 0.1
 
 
-def main() -> NoReturn:
-    """Run this process's job as the rank that the environment says, and end."""
-    _end_with_launcher()
+def main(launcher: int) -> NoReturn:
+    """Run this process's job as the rank that the environment says, and end; `launcher` is its parent's process id."""
+    _end_with_launcher(launcher)
     for number in (signal.SIGINT, signal.SIGUSR1):   # the latter until there is something to save
         signal.signal(number, _interrupted)
     faulthandler.enable()
@@ -176,9 +176,8 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _end_with_launcher() -> None:
-    """See that this process is killed with its launcher, also where the launcher was killed."""
-    launcher = os.getppid()
+def _end_with_launcher(launcher: int) -> None:
+    """See that this process is killed with its launcher, also where that was killed before this process could look."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != launcher:

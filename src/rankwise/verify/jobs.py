@@ -12,7 +12,8 @@ from pathlib import Path
 from rankwise import environment
 from rankwise.launcher import layout as ranks
 from rankwise.launcher.agent import run_ranks
-from rankwise.launcher.job import Job, private_folder
+from rankwise.launcher.job import Job
+from rankwise.launcher.privatefolder import private_folder
 from rankwise.launcher.target import Target
 from rankwise.settings import Settings
 from rankwise.verify.evidence import Evidence, read, steps_made
