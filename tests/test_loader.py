@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import sys
 from collections import namedtuple
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
@@ -406,6 +408,40 @@ def test_killed_worker_is_reported() -> None:
     """A worker that dies gives one message about workers and memory, not a hang."""
     with pytest.raises(DataError, match="Rank 0 got no batch from its 1 data worker"):
         list(loader(Pids(10), 2, num_workers=1))
+
+
+READING = """
+import os, sys, time, torch
+from rankwise.data.loader import Loader
+from rankwise.group import Group
+from rankwise.world import World
+
+class Slow:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+
+group = Group.open(World(), torch.device("cpu"))
+list(Loader(Slow(), 2, group=group, seed=0, num_workers=2, on_micro_batch=lambda *held: None))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch's workers look for their parent themselves")
+def test_workers_go_with_a_process_that_is_killed() -> None:
+    """At once, also one that reads a sample; torch's own look for their parent between two samples."""
+    reading = subprocess.Popen([sys.executable, "-c", READING], stdout=subprocess.PIPE, text=True)
+    assert reading.stdout is not None
+    workers = {psutil.Process(int(reading.stdout.readline())) for _ in range(2)}
+    assert reading.pid not in {worker.pid for worker in workers}
+    reading.kill()
+    reading.wait(timeout=20)
+    reading.stdout.close()
+    _, left = psutil.wait_procs(workers, timeout=2.5)
+    for worker in left:
+        worker.kill()
+    assert not left
 
 
 # Augmentation in the loader

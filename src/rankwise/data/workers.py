@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -12,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from rankwise.data.samples import kept_randomness
 from rankwise.errors import DataError
+from rankwise.lifetime import end_with_parent
 
 Request = TypeVar("Request")
 
@@ -57,6 +61,7 @@ class Workers(Generic[Request]):
         self._loader = DataLoader(
             _Answers(self._read), batch_sampler=self._requests, num_workers=self.count, collate_fn=_unchanged,
             pin_memory=self._pin, timeout=self._timeout_seconds, persistent_workers=True,
+            worker_init_fn=_ending_with_this_process(),
             generator=torch.Generator())   # the default one belongs to the training
         return self._loader
 
@@ -97,6 +102,15 @@ class _Answers(Dataset[Any], Generic[Request]):
 
     def __getitems__(self, request: Request) -> Any:
         return self._read(request)
+
+
+def _ending_with_this_process() -> Callable[[int], None] | None:
+    """For a worker that is forked from here: torch's own looks for its parent, but not while it reads a sample."""
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    if method != "fork" or threading.current_thread() is not threading.main_thread():
+        return None
+    parent = os.getpid()
+    return lambda number: end_with_parent(parent)
 
 
 def _is_of_transport(error: Exception, text: str) -> bool:

@@ -26,18 +26,18 @@ from rankwise.launcher import preemption, streams
 from rankwise.launcher.failure import Failure
 from rankwise.launcher.job import Job
 from rankwise.launcher.lastwords import recorded, watched_over
+from rankwise.lifetime import end_with_parent
 from rankwise.pulse import PULSE
 from rankwise.settings import Settings
 from rankwise.witness import watched
 from rankwise.world import World
 
-_PR_SET_PDEATHSIG = 1
 _SETTLE_SECONDS = 0.1
 
 
 def main(launcher: int) -> NoReturn:
     """Run this process's job as the rank that the environment says, and end; `launcher` is its parent's process id."""
-    _end_with_launcher(launcher)
+    end_with_parent(launcher)
     for number in (signal.SIGINT, signal.SIGUSR1):   # the latter until there is something to save
         signal.signal(number, _interrupted)
     faulthandler.enable()
@@ -174,19 +174,3 @@ def leave(code: int) -> NoReturn:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).fflush(None)   # what native code printed
     os._exit(code)
-
-
-def _end_with_launcher(launcher: int) -> None:
-    """See that this process is killed with its launcher, also where that was killed before this process could look."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:
-            os._exit(EXIT_FAILED)
-        return
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(1.0)
-        os._exit(EXIT_FAILED)
-
-    threading.Thread(target=watch, name="rankwise-launcher-watch", daemon=True).start()
