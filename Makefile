@@ -18,7 +18,7 @@ demo: .venv/ready
 	$(call timed,The demo,$(BIN)/rankwise run fashion --mode ddp --devices 2)
 
 test: .venv/ready-dev
-	$(call timed,The tests,$(BIN)/python -m pytest -q -n 2 --dist loadfile)
+	$(call timed,The tests,$(BIN)/python -m pytest -q -n 3 --dist loadfile)
 
 lint: .venv/ready-dev
 	$(call timed,Linting,$(BIN)/ruff check . && $(BIN)/mypy)

@@ -220,7 +220,7 @@ def test_a_checkpoint_asked_for_by_name_is_never_replaced_by_another(tmp_path: P
     folder = saved(tmp_path, 2)
     assert folders.find(folder) == (folder, [])
     damage(folder / "state.pt")
-    with pytest.raises(CheckpointError, match=r"is damaged: state\.pt is not what was written"):
+    with pytest.raises(CheckpointError, match=r"is damaged: state\.pt (has|does not have)"):
         folders.find(folder)
 
 

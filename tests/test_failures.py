@@ -141,7 +141,8 @@ def test_a_killed_rank_is_told_with_the_end_of_its_log(trained: Trained) -> None
 def stubborn(folder: Path) -> Launch:
     """Two ranks, under way, that ignore every polite signal, each with a child of its own."""
     (folder / "stubborn.py").write_text(STUBBORN)
-    launch = Launch([*RANKWISE, "run", "stubborn.py", "--devices", "2", "--accelerator", "cpu"], folder)
+    launch = Launch([*RANKWISE, "run", "stubborn.py", "--devices", "2", "--accelerator", "cpu", "--max-restarts", "2"],
+                    folder)
     wait_for([folder / "ready0", folder / "ready1"])
     assert len(launch.processes()) == 5
     return launch
@@ -149,7 +150,10 @@ def stubborn(folder: Path) -> Launch:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_an_interrupt_ends_every_process(tmp_path: Path, number: signal.Signals) -> None:
-    """Ranks that ignore the signal, and their children, are gone within a few seconds; one line, exit code 130."""
+    """Ranks that ignore the signal, and their children, are gone within a few seconds; one line, exit code 130.
+
+    That they ended is no failure: none is started again.
+    """
     launch = stubborn(tmp_path)
     launch.process.send_signal(number)
     ended = launch.ended(deadline_seconds=8)
@@ -167,7 +171,8 @@ def test_an_interrupted_bare_script_ends_its_ranks(tmp_path: Path) -> None:
         open(f'tidied{run.rank}', 'w')
 """
     (tmp_path / "train.py").write_text(TRAIN.replace("run.barrier()", waits, 1))
-    launch = Launch([sys.executable, "train.py", "--devices", "2", "--accelerator", "cpu"], tmp_path)
+    launch = Launch([sys.executable, "train.py", "--devices", "2", "--accelerator", "cpu", "--max-restarts", "2"],
+                    tmp_path)
     wait_for([tmp_path / "ready0", tmp_path / "ready1"])
     launch.process.send_signal(signal.SIGINT)
     ended = launch.ended(deadline_seconds=8)

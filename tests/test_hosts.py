@@ -61,10 +61,11 @@ def test_a_host_that_is_cut_off_ends_all_and_is_named(tmp_path: Path) -> None:
     """Nobody hears of a cut link: the limit ends every process on both sides, and each side names the other's rank."""
     folder = folder_with_script(tmp_path / "run")
     with hosts(2) as (first, second):
-        launches = [launch(folder, host, number, "2", epochs=999) for number, host in enumerate((first, second))]
+        launches = [launch(folder, host, number, "2", epochs=999, timeout=10)
+                    for number, host in enumerate((first, second))]
         wait_for_steps(folder, 5)
         second.cut()
-        ends = [each.ended(deadline_seconds=20 + 30) for each in launches]   # the limit, and twice what is promised
+        ends = [each.ended(deadline_seconds=10 + 30) for each in launches]   # the limit, and twice what is promised
     for number, ended in enumerate(ends):
         assert ended.code == 1, ended.text
         assert "another rank did not come" in ended.err, ended.text

@@ -84,8 +84,11 @@ def test_what_cannot_be_read_or_only_at_a_risk_is_refused(tmp_path: Path) -> Non
     torch.save([1, 2], tmp_path / "list.pt")
     (tmp_path / "text.pt").write_text("no weights")
     (tmp_path / "text.safetensors").write_text("no weights")
-    for name in ("module.pt", "list.pt", "text.pt", "text.safetensors"):
-        with pytest.raises(CheckpointError, match="It cannot be read"):
+    (tmp_path / "key.pt").write_text("hello\n")
+    for name, truth in (("module.pt", "more than tensors"), ("list.pt", "a list, not a state dict"),
+                        ("text.pt", "It "), ("key.pt", "It is no file of weights"),
+                        ("text.safetensors", "It is no file of weights")):
+        with pytest.raises(CheckpointError, match=truth):
             load_initial(tmp_path / name, Net())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -106,6 +108,27 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     ended = launch.ended(deadline_seconds=10)
     assert ended.code == 130, ended.text
     assert (tmp_path / "runs/it/checkpoints/step-000003").is_dir()
+
+
+BEFORE = """
+import time
+from rankwise.launcher.signals import ended_before_it_began
+ended_before_it_began()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_command_that_has_begun_nothing_yet_ends_with_the_same_code(number: signal.Signals) -> None:
+    """A scheduler starts it again; it loads its libraries for a second or two, with no rank there to save."""
+    command = subprocess.Popen([sys.executable, "-c", BEFORE], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
+    assert command.stdout is not None
+    assert command.stdout.readline() == "ready\n"
+    command.send_signal(number)
+    _, errors = command.communicate(timeout=20)
+    assert (command.returncode, errors) == (75, "rankwise: asked to end, before the run began.\n")
 
 
 # Parts

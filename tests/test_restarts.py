@@ -61,7 +61,7 @@ def test_a_restart_is_told_on_the_console_and_in_every_log(
     for name in ("step-000800", "step-001200", ".step-001300.part"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     assert failed(tmp_path, monkeypatch, {}) == 3
-    told = ["rankwise: rank 1 of 2 failed after step 1203: It was killed by signal SIGKILL. "
+    told = ["rankwise: rank 1 of 2 failed at about step 1203: It was killed by signal SIGKILL. "
             "The system may have run out of memory.", "  Restart 1 of 3, from step 1200."]
     assert capsys.readouterr().err.splitlines() == told
     for rank in range(2):

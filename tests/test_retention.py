@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,8 @@ def test_removing_after_each_save_keeps_the_best_of_all_that_were(saved: list[fl
 @pytest.mark.parametrize(("given_", "expected"), [
     (None, (None, False)), ("accuracy", ("accuracy", True)), ("accuracy:min", ("accuracy", False)),
     ("val_loss", ("val_loss", False)), ("Loss:max", ("Loss", True)), ("perplexity", ("perplexity", False)),
-    ("top1_error", ("top1_error", False)), ("bleu:max", ("bleu", True))])
+    ("top1_error", ("top1_error", False)), ("mse", ("mse", False)), ("bleu:max", ("bleu", True)),
+    ("warmth:min", ("warmth", False))])
 def test_the_direction_is_the_one_given_or_that_of_the_name(given_: str | None,
                                                             expected: tuple[str | None, bool]) -> None:
     assert Settings(keep_best=given_).best_metric == expected
@@ -70,8 +73,17 @@ def test_the_interval_is_steps_or_a_time(given_: str | None, expected: tuple[int
 
 @pytest.mark.parametrize("options", [{"save_every": "0"}, {"save_every": "-5"}, {"save_every": "10 min"},
                                      {"save_every": "soon"}, {"keep_best": ""}, {"keep_best": ":max"},
-                                     {"keep_best": "accuracy:up"}, {"keep_last": 0}])
+                                     {"keep_best": "accuracy:up"}, {"keep_best": "acuracy"}, {"keep_last": 0}])
 def test_what_cannot_be_read_is_a_usage_error(options: dict[str, str]) -> None:
     name = "--" + next(iter(options)).replace("_", "-")
     with pytest.raises(UsageError, match=name):
+        Settings(**options)
+
+
+@pytest.mark.parametrize("options", [
+    {"stall_timeout": "x"}, {"timeout": "x"}, {"grace_seconds": "5"}, {"resume": True}, {"name": 3}, {"init": 5},
+    {"keep_best": True}, {"save_every": True}, {"mode": None, "keep_last": "3"}, {"seed": True}])
+def test_a_value_of_another_type_is_a_usage_error(options: dict[str, Any]) -> None:
+    """As a notebook may give it."""
+    with pytest.raises(UsageError):
         Settings(**options)

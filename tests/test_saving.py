@@ -362,11 +362,11 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path, options: dict[str, Any
     metrics = json.loads((tmp_path / "kept" / "step-000009" / "position.json").read_text())["metrics"]
     assert metrics["accuracy"] == 0.5
     if options.get("keep_best") == "accuracy":
-        assert told.count("keep-best: the larger accuracy is the better") == 1
+        assert told.count("keep-best: a larger accuracy is better") == 1
 
 
 def test_a_metric_that_no_checkpoint_has_is_told_once_with_those_there_are(tmp_path: Path) -> None:
-    told = run_ranks(_log_and_save, 1, tmp_path / "kept", [0.9, float("nan"), 0.5], keep_best="acuracy")[0]
+    told = run_ranks(_log_and_save, 1, tmp_path / "kept", [0.9, float("nan"), 0.5], keep_best="acuracy:max")[0]
     assert told.count("has no acuracy (it has: loss, accuracy)") == 1
     assert steps_in(tmp_path / "kept") == [9]
 

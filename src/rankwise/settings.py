@@ -12,8 +12,10 @@ from rankwise.errors import UsageError
 MODES = ("auto", "single", "dp", "ddp")
 AMP = ("no", "bf16", "fp16")
 ACCELERATORS = ("auto", "cpu", "cuda", "mps")
+_TEXT_OR_NUMBER = ("save_every", "nodes")
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
-_SMALLER_IS_BETTER = ("loss", "error", "perplexity")
+_SMALLER_IS_BETTER = {"loss", "error", "perplexity", "ppl", "mse", "mae", "rmse", "nll", "wer", "cer", "fid"}
+_LARGER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "bleu", "iou", "dice", "psnr", "ssim", "r2"}
 
 
 def setting(default: Any, meaning: str) -> Any:
@@ -55,6 +57,7 @@ class Settings:
     endpoint: str | None = setting(None, "HOST:PORT of machine 0, where the machines meet")
 
     def __post_init__(self) -> None:
+        self._require_types()
         _one_of("mode", self.mode, MODES)
         _one_of("amp", self.amp, AMP)
         _one_of("accelerator", self.accelerator, ACCELERATORS)
@@ -63,10 +66,10 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise UsageError(f"{option(name)} is {value!r}.", f"It must be a whole number, at least {least}.",
-                                 f"Give {option(name)} {max(least, 1)} or more.")
+                                 f"Give {option(name)} {least} or more.")
         if not self.stall_timeout >= 0:
             raise UsageError(f"--stall-timeout is {self.stall_timeout!r}.",
-                             "It is a number of seconds; 0 stands for no limit.",
+                             "It is a number of seconds, not below 0; 0 stands for no limit.",
                              "Give --stall-timeout 900, for example.")
         if not isinstance(self.debug, bool):
             raise UsageError(f"--debug is {self.debug!r}.", "It is on or off.", "Give --debug, or debug=True.")
@@ -77,6 +80,18 @@ class Settings:
                                  f"Give {option(name)} {example}, for example.")
         self._require_nodes()
         _ = self.save_interval, self.best_metric   # they raise for what they cannot read
+
+    def _require_types(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), str(field.type)
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if kind.startswith("str") and not isinstance(value, (str, type(None))) and not (
+                    is_number and field.name in _TEXT_OR_NUMBER):
+                raise UsageError(f"{option(field.name)} is {value!r}.", "It is a text.",
+                                 f'Give {field.name}="...", or leave it out.')
+            if kind == "float" and not is_number:
+                raise UsageError(f"{option(field.name)} is {value!r}.", "It is a number of seconds.",
+                                 f"Give {field.name}={field.default}, for example.")
 
     def _require_nodes(self) -> None:
         least, most = self.node_range
@@ -98,7 +113,8 @@ class Settings:
         found = re.fullmatch(r"(\d+)(?::(\d+))?", str(self.nodes))
         least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 1 <= least <= most:
-            raise UsageError(f"--nodes is {self.nodes!r}.", "It is a number of machines, or MIN:MAX.",
+            raise UsageError(f"--nodes is {self.nodes!r}.",
+                             "It is a number of machines, at least 1; or MIN:MAX, with MIN not above MAX.",
                              "Give --nodes 2, or --nodes 2:4, for example.")
         return least, most
 
@@ -110,7 +126,7 @@ class Settings:
         found = re.fullmatch(r"(\d+)(s|min|h)?", str(self.save_every))
         if found is None or int(found[1]) == 0:
             raise UsageError(f"--save-every is {self.save_every!r}.",
-                             "It is a number of steps, or a time in s, min or h.",
+                             "It is a whole number of steps, at least 1; or of a time, in s, min or h.",
                              "Give --save-every 500 or --save-every 10min, for example.")
         count, unit = int(found[1]), found[2]
         return (count, None) if unit is None else (None, float(count * _SECONDS[unit]))
@@ -119,7 +135,7 @@ class Settings:
     def best_metric(self) -> tuple[str | None, bool]:
         """What --keep-best says: a metric (None: not given), and whether larger is better.
 
-        Without `:min` or `:max` the name decides: smaller is better of a loss, an error and a perplexity.
+        Without `:min` or `:max` the name decides, where one of the common words is in it.
         """
         if self.keep_best is None:
             return None, False
@@ -128,8 +144,14 @@ class Settings:
             raise UsageError(f"--keep-best is {self.keep_best!r}.",
                              "It is the name of a number that run.log is given (or loss), with :min or :max behind it.",
                              "Give --keep-best accuracy:max, for example.")
-        is_smaller_better = any(word in name.lower() for word in _SMALLER_IS_BETTER)
-        return name, direction == "max" if direction else not is_smaller_better
+        if not direction:
+            words = set(re.split(r"[^a-z0-9]+", name.lower()))
+            direction = "min" if words & _SMALLER_IS_BETTER else "max" if words & _LARGER_IS_BETTER else ""
+        if not direction:
+            raise UsageError(f"--keep-best is {self.keep_best!r}.",
+                             f"Whether a smaller {name} is better, or a larger one, is not known here.",
+                             f"Give --keep-best {name}:min or --keep-best {name}:max.")
+        return name, direction == "max"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,16 @@ import torch
 from torch import nn
 
 from rankwise.checkpoint import folder as folders
-from rankwise.checkpoint.state import FILE_ERRORS, STATE
+from rankwise.checkpoint.state import STATE
 from rankwise.checkpoint.weights import matched, plain_state, read_weights
 from rankwise.errors import CheckpointError, UsageError
 
 _NESTED_UNDER = ("state_dict", "model", "model_state_dict")
 _MODEL = "model"   # the name of the first module that was prepared
+
+
+class _NoStateDict(Exception):   # noqa: N818 (it becomes a CheckpointError)
+    """What was read is of another kind."""
 
 
 def load_initial(source: Path, module: nn.Module) -> None:
@@ -32,8 +37,10 @@ def load_initial(source: Path, module: nn.Module) -> None:
                          "Give a .safetensors file, a file of torch.save, or a checkpoint's folder.")
     try:
         saved = _read(source)
-    except FILE_ERRORS as error:
-        raise CheckpointError(f"{source} was to be loaded.", f"It cannot be read: {_first_line(error)}",
+    except CheckpointError:
+        raise
+    except Exception as error:   # what is no file of weights makes pickle raise whatever it likes
+        raise CheckpointError(f"--init is {source}.", _unreadable(error),
                               "A state dict of tensors and plain values is read without risk; make one with "
                               "torch.save(model.state_dict(), path).") from error
     own = {_bare(name): name for name in plain_state(module)}
@@ -55,8 +62,17 @@ def _read(source: Path) -> Mapping[str, Any]:
         return read_weights(source)
     content = torch.load(source, map_location="cpu", weights_only=True)
     if not isinstance(content, Mapping):
-        raise RuntimeError(f"it holds a {type(content).__name__}, not a state dict.")
+        raise _NoStateDict(f"it holds a {type(content).__name__}, not a state dict.")
     return next((content[name] for name in _NESTED_UNDER if isinstance(content.get(name), Mapping)), content)
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, pickle.UnpicklingError) and "Weights only" in str(error):
+        return ("It holds more than tensors and plain values, or is none; to read such a file may run code that is in "
+                "it.")
+    if isinstance(error, (OSError, _NoStateDict)):
+        return f"It cannot be read: {_first_line(error)}"
+    return "It is no file of weights, or a damaged one."
 
 
 def _bare(name: str) -> str:

@@ -35,6 +35,8 @@ def _run(target: Annotated[str, typer.Argument(metavar="TARGET", show_default=Fa
     The target's batch size is the global batch: the number of devices changes how fast it trains, not what it computes.
     A script that knows nothing of rankwise runs too, as under torchrun.
     """
+    from rankwise.launcher.signals import ended_before_it_began
+    ended_before_it_began()
     chosen = Settings(**settings)
     from rankwise.launcher.target import resolve
     found = resolve(target, as_module=module)

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from rankwise import environment
-from rankwise.errors import EXIT_FAILED, EXIT_USAGE, CheckpointError, MisuseError, RankwiseError, UsageError
+from rankwise.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    CheckpointError,
+    MisuseError,
+    RankwiseError,
+    UsageError,
+)
 from rankwise.watchdog.ending import is_of_peer
 
 _OURS = "rankwise"
@@ -71,7 +79,8 @@ class Failure:
         stopped = exit_code == -signal.SIGTERM   # what the agent sends to the ranks that are left after a failure
         return cls(summary=_how_it_ended(exit_code), text="", tail=_tail(log), follows=stopped,
                    time_seconds=math.inf if stopped else seen_seconds,
-                   exit_code=EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED, is_final=exit_code == EXIT_USAGE)
+                   exit_code=EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED,
+                   is_final=exit_code in (EXIT_USAGE, EXIT_INTERRUPTED))
 
     def leave(self) -> None:
         """Put this failure where the launcher looks, unless this rank has said one already."""

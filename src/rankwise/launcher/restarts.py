@@ -57,6 +57,10 @@ class Agent(LocalElasticAgent):
 
     def _tell(self, failures: dict[int, Failure], worker_group: WorkerGroup) -> None:
         rank, total = first(failures), worker_group.spec.max_restarts
+        said = failures[rank].text
+        if said and said != failures[rank].summary:
+            streams.clear_line()
+            print(f"{said}\n", file=sys.stderr, flush=True)
         self._say(f"rankwise: rank {rank} of {worker_group.workers[0].world_size} failed{self._at_step(rank)}: "
                   f"{failures[rank].summary}\n  Restart {total - self._remaining_restarts + 1} of {total}, "
                   f"from {self._beginning()}.", worker_group, failures)
@@ -75,13 +79,14 @@ class Agent(LocalElasticAgent):
             streams.add_line(log, "\n".join([*([own.text or own.summary] if own else []), f"--- {text}"]))
 
     def _at_step(self, rank: int) -> str:
-        """The step that this rank last told of, which it does once a second."""
+        """The step that this rank last told of, which it does once a second; that of the checkpoint, if it is later."""
         line = self._line()
         try:
             step = line.read(f"step/{rank}") if line is not None else None
         except ConnectionError:   # the store lies on another machine, which may be the one that failed
             step = None
-        return f" after step {step}" if step else ""
+        last = max(int(step or 0), runfolder.newest_step(self._run_folder()) or 0)
+        return f" at about step {last}" if last else ""
 
 
 def failures_of(result: RunResult, run_folder: Path) -> dict[int, Failure]:

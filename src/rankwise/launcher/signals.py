@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+
+from rankwise.errors import EXIT_PREEMPTED
 
 _LAST_WORD_SECONDS = 5.0   # beyond the grace, after which a rank ends itself
 
@@ -27,6 +30,7 @@ class Notice:
         self._grace_seconds, self._heeded = grace_seconds, heeded
         self._given_at: float | None = None
         self._told: set[int] = set()
+        self._is_acknowledged = False
 
     @property
     def is_given(self) -> bool:
@@ -43,6 +47,17 @@ class Notice:
             raise Terminated
         self._given_at = time.monotonic()
 
+    def acknowledge(self) -> None:
+        """Say once that it was heard."""
+        if self.is_given and not self._is_acknowledged:
+            self._is_acknowledged = True
+            print("rankwise: asked to end. The ranks save at the next step that all of them can still take, within "
+                  f"{self._grace_seconds:.0f} s; asked again, they end at once.", file=sys.stderr, flush=True)
+
+    def interrupted(self) -> None:
+        """The launcher ends its ranks: what they end with is no failure."""
+        self._given_at = self._given_at or time.monotonic()
+
     def pass_on(self, pids: set[int]) -> None:
         """Tell each rank once, and the rank alone: its data workers are needed until it has saved."""
         if not self.is_given:
@@ -51,6 +66,16 @@ class Notice:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
         self._told |= pids
+
+
+def ended_before_it_began() -> None:
+    """From here until another handler is set, the notice ends this process, which has begun nothing yet."""
+    def noticed(number: int, frame: Any) -> None:
+        os.write(2, b"rankwise: asked to end, before the run began.\n")
+        os._exit(EXIT_PREEMPTED)
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, noticed)
 
 
 @contextlib.contextmanager

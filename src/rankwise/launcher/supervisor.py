@@ -53,6 +53,7 @@ def supervise(agent: LocalElasticAgent, *, limit_seconds: float, notice: Notice 
             threading.Thread(target=run, name="rankwise-agent", daemon=True).start()
             _wait(ended, agent, limit_seconds, notice, meanwhile, has_failed)
     except BaseException:
+        notice.interrupted()
         end_ranks(agent, ended)
         raise
     if not ended.is_set():
@@ -76,6 +77,7 @@ def _wait(ended: threading.Event, agent: LocalElasticAgent, limit_seconds: float
         ranks = {worker.local_rank: worker.id for worker in agent.get_worker_group().workers
                  if isinstance(worker.id, int)}
         left = {rank: pid for rank, pid in ranks.items() if _is_running(pid)}
+        notice.acknowledge()
         notice.pass_on(set(left.values()))
         if notice.is_given and not ranks:   # the machines have not met
             return

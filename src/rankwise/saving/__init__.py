@@ -107,8 +107,7 @@ class Saving:
             return []
         self._told_of_metric.add(has_value)
         if has_value:
-            better = "larger" if self._retention.larger_is_better else "smaller"
-            return [f"keep-best: the {better} {metric} is the better"]
+            return [f"keep-best: a {'larger' if self._retention.larger_is_better else 'smaller'} {metric} is better"]
         there = ", ".join(name for name, value in metrics.items() if value is not None) or "none"
         return [f"keep-best: {folder.name} has no {metric} (it has: {there}). Compared are the checkpoints that are "
                 f"saved right after run.log({metric}=...), before another step."]

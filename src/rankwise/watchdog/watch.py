@@ -81,11 +81,14 @@ class Watch:
         """Where all ranks stand, now that this one lost another, or fails; empty where nothing can be found out."""
         if self._is_alone or not (self._is_connected or _has_process_group()):
             return ""
+        if self._lost is not None:   # asked for already, on the way out of an inner block
+            return self._report
         self._lost = replace(ending.of_error(self._world.rank, error), idle_seconds=self._pace.idle_seconds)
         self._wake.set()
         if not self._is_reached.wait(_ANSWER_SECONDS):   # the thread waits for the kernel, and long
-            return ("Rank 0's machine, which holds the store of this run, does not answer: it is lost, or this machine "
-                    "is cut off from it.")
+            self._report = ("Rank 0's machine, which holds the store of this run, does not answer: it is lost, or this "
+                            "machine is cut off from it.")
+            return self._report
         self._answered.wait(_ANSWER_SECONDS + _VERDICT_SECONDS)
         return self._report
 
