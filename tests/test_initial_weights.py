@@ -12,7 +12,7 @@ from torch import nn
 
 from ranks import outcomes, run_ranks
 from rankwise.checkpoint.initial import load_initial
-from rankwise.errors import CheckpointError, UsageError
+from rankwise.errors import UsageError
 
 
 class Net(nn.Module):
@@ -69,9 +69,9 @@ def test_keys_and_shapes_that_differ_are_named(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "weights.pt")
     net = Net(width=4)
     before = net.module.weight.clone()
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(UsageError) as caught:
         load_initial(tmp_path / "weights.pt", net)
-    for words in ("missing in the checkpoint: norm.bias", "not in the model: module.head.weight",
+    for words in ("missing: norm.bias", "not in the model: module.head.weight",
                   "module.weight [3, 2], here [4, 2]"):
         assert words in caught.value.truth
     assert torch.equal(before, net.module.weight)
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_or_only_at_a_risk_is_refused(tmp_path: Path) -> Non
     for name, truth in (("module.pt", "more than tensors"), ("list.pt", "a list, not a state dict"),
                         ("text.pt", "It "), ("key.pt", "It is no file of weights"),
                         ("text.safetensors", "It is no file of weights")):
-        with pytest.raises(CheckpointError, match=truth):
+        with pytest.raises(UsageError, match=truth):
             load_initial(tmp_path / name, Net())
 
 

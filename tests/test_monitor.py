@@ -311,6 +311,19 @@ def test_what_a_checkpoint_goes_on_from_is_in_the_file(tmp_path: Path) -> None:
         assert b"accuracy" in events.read_bytes()
 
 
+def test_a_run_that_begins_anew_in_its_folder_leaves_the_earlier_log_beside(tmp_path: Path) -> None:
+    """Nothing that was logged is lost; a folder without an earlier log gets no second file."""
+    for value in (1.0, 2.0):
+        sink = JsonLines()
+        sink.open(tmp_path, 0)
+        sink.write(5, 0, {"loss": value})
+        sink.close()
+        assert (tmp_path / "metrics.superseded.jsonl").exists() == (value == 2.0)
+    assert [json.loads(line)["loss"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [2.0]
+    earlier = (tmp_path / "metrics.superseded.jsonl").read_text().splitlines()
+    assert [json.loads(line)["loss"] for line in earlier] == [1.0]
+
+
 def test_what_is_logged_again_at_the_step_of_the_checkpoint_is_there_once(tmp_path: Path) -> None:
     """A run killed after the evaluation that followed its last checkpoint evaluates again; each number stands once."""
     sink = JsonLines()

@@ -20,7 +20,7 @@ _NESTED_UNDER = ("state_dict", "model", "model_state_dict")
 _MODEL = "model"   # the name of the first module that was prepared
 
 
-class _NoStateDict(Exception):   # noqa: N818 (it becomes a CheckpointError)
+class _NoStateDict(Exception):   # noqa: N818 (it becomes a UsageError)
     """What was read is of another kind."""
 
 
@@ -29,28 +29,30 @@ def load_initial(source: Path, module: nn.Module) -> None:
 
     A state dict may lie under `state_dict`, `model` or `model_state_dict`, and its names may have the prefixes that
     DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`) put before them. Raises UsageError where
-    `source` is not there, and CheckpointError where it cannot be read safely or differs from the module, with the keys
-    and shapes that do.
+    `source` is not there, cannot be read safely, or differs from the module, with the keys and shapes that do.
     """
     if not source.exists():
         raise UsageError(f"--init is {source}.", "There is no such file or folder.",
                          "Give a .safetensors file, a file of torch.save, or a checkpoint's folder.")
     try:
         saved = _read(source)
-    except CheckpointError:
-        raise
+    except CheckpointError as error:
+        raise UsageError(f"--init is {source}.", error.truth, "Give another run, or one of its checkpoints.") from error
     except Exception as error:   # what is no file of weights makes pickle raise whatever it likes
-        raise CheckpointError(f"--init is {source}.", _unreadable(error),
-                              "A state dict of tensors and plain values is read without risk; make one with "
-                              "torch.save(model.state_dict(), path).") from error
+        raise UsageError(f"--init is {source}.", _unreadable(error),
+                         "A state dict of tensors and plain values is read without risk; make one with "
+                         "torch.save(model.state_dict(), path).") from error
     own = {_bare(name): name for name in plain_state(module)}
     renamed = {own.get(_bare(name), name): value for name, value in saved.items()}
-    state = matched(source, _MODEL, module, renamed)
     try:
-        module.load_state_dict(state)
+        module.load_state_dict(matched(source, _MODEL, module, renamed))
+    except CheckpointError as error:
+        raise UsageError(f"--init is {source}, for a {type(module).__name__}.", error.truth,
+                         "Give a state dict of this model, as it is or under state_dict, model or "
+                         "model_state_dict.") from error
     except (ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"{source} was to be loaded.", f"It does not fit: {_first_line(error)}",
-                              "Give --init weights of this model.") from error
+        raise UsageError(f"--init is {source}, for a {type(module).__name__}.",
+                         f"It does not fit: {_first_line(error)}", "Give --init weights of this model.") from error
 
 
 def _read(source: Path) -> Mapping[str, Any]:

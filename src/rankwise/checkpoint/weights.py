@@ -66,7 +66,7 @@ def matched(folder: Path, name: str, module: nn.Module, saved: dict[str, Any]) -
     unknown = saved.keys() - {_plain(key) for key in own}
     shapes = [f"{key} {_shape(saved[_plain(key)])}, here {_shape(value)}" for key, value in own.items()
               if key not in missing and _shape(saved[_plain(key)]) != _shape(value)]
-    differences = {"missing in the checkpoint": missing, "not in the model": sorted(unknown),
+    differences = {"missing": missing, "not in the model": sorted(unknown),
                    "of another shape": shapes}
     found = [f"{label}: {_some(keys)}" for label, keys in differences.items() if keys]
     if found:

@@ -34,7 +34,8 @@ class JsonLines:
     """`metrics.jsonl`: one object a line; what is no finite number is null.
 
     A resumed run does again what came after its checkpoint: lines of later steps go at once, and those of the very step
-    (an evaluation after the last step of an epoch) when the same numbers come again.
+    (an evaluation after the last step of an epoch) when the same numbers come again. One that begins anew in its folder
+    leaves the earlier log beside, as `metrics.superseded.jsonl`.
     """
 
     _file: TextIO
@@ -43,6 +44,8 @@ class JsonLines:
     def open(self, folder: Path, step: int) -> None:
         self._path, self._resumed_at = folder / "metrics.jsonl", step
         self._renewed: set[frozenset[str]] = set()
+        if step == 0 and self._path.exists():
+            self._path.replace(self._path.with_name("metrics.superseded.jsonl"))
         self._keep(lambda line: line["step"] <= step)
 
     def _keep(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
