@@ -55,8 +55,8 @@ class Outcome:
             print(f"rankwise: every rank has ended, as asked. {self._way_on()}", file=sys.stderr)
         if self.failure is None:
             return
-        text = self.failure.text or self.failure.tail
-        said = f"{text}\n\n" if text and text != self.failure.summary else ""
+        account = self.failure.account or self.failure.tail
+        said = f"{account}\n\n" if account else ""
         streams.clear_line()
         print(f"{said}{self.summary()}{self.logs()}", file=sys.stderr)
 

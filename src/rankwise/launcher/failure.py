@@ -82,6 +82,11 @@ class Failure:
                    exit_code=EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED,
                    is_final=exit_code in (EXIT_USAGE, EXIT_INTERRUPTED))
 
+    @property
+    def account(self) -> str:
+        """The text, where it says more than the summary."""
+        return self.text if self.text != self.summary else ""
+
     def leave(self) -> None:
         """Put this failure where the launcher looks, unless this rank has said one already."""
         file = environment.error_file()

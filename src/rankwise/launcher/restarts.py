@@ -57,10 +57,9 @@ class Agent(LocalElasticAgent):
 
     def _tell(self, failures: dict[int, Failure], worker_group: WorkerGroup) -> None:
         rank, total = first(failures), worker_group.spec.max_restarts
-        said = failures[rank].text
-        if said and said != failures[rank].summary:
+        if failures[rank].account:
             streams.clear_line()
-            print(f"{said}\n", file=sys.stderr, flush=True)
+            print(f"{failures[rank].account}\n", file=sys.stderr, flush=True)
         self._say(f"rankwise: rank {rank} of {worker_group.workers[0].world_size} failed{self._at_step(rank)}: "
                   f"{failures[rank].summary}\n  Restart {total - self._remaining_restarts + 1} of {total}, "
                   f"from {self._beginning()}.", worker_group, failures)
