@@ -1,4 +1,4 @@
-"""Several hosts on one machine: network namespaces on a bridge, each with an address and a link that can be cut."""
+"""Several hosts on one machine: network namespaces on a bridge, each with a link that can be slowed down and cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-IP = shutil.which("ip")
+IP, TC = shutil.which("ip"), shutil.which("tc")
 needs_hosts = pytest.mark.skipif(os.geteuid() != 0 or IP is None or sys.platform != "linux",
                                  reason="needs root, iproute2 and network namespaces")
 
@@ -22,6 +22,11 @@ class Host:
     def __init__(self, name: str, address: str) -> None:
         self.name, self.address = name, address
         self.prefix = [str(IP), "netns", "exec", name]
+
+    def slow_down(self, rate: str) -> None:
+        """This host sends at `rate` (100mbit, 1gbit), as tc writes it; make it so on every host."""
+        run = ["netns", "exec", self.name, str(TC), "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate]
+        _ip(*run, "burst", "256kb", "latency", "50ms")
 
     def cut(self) -> None:
         """Nothing arrives any more, and nobody is told."""
