@@ -60,6 +60,7 @@ def _verify(
     change in the script. The script runs as it is, up to that many steps; what it writes, it writes.
     """
     settings = Settings(accelerator=accelerator, amp=amp, seed=seed, exact=exact)
+    from rankwise.jobprogress import Progress
     from rankwise.launcher.target import resolve
     from rankwise.verify.layouts import layouts
     found = resolve(target, as_module=module)
@@ -68,7 +69,6 @@ def _verify(
                          "Exact mode is a mode of rankwise's own step.", "Leave --exact out.")
     chosen = layouts(worlds, modes or "single,dp,ddp", exact=exact is not None, uses_rankwise=found.uses_rankwise)
     from rankwise.verify.jobs import Jobs
-    from rankwise.verify.progress import Progress
     from rankwise.verify.verification import CouldNotRunError, verify
     bound = 0.0 if exact is not None else tolerance
     with tempfile.TemporaryDirectory(prefix="rankwise-verify-") as folder:

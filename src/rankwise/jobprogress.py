@@ -1,4 +1,4 @@
-"""The progress line of a verification: which layout runs, and how far it is. On a terminal only."""
+"""The progress line of a command that runs one job after another: which one runs, and how far. On a terminal only."""
 
 from __future__ import annotations
 
