@@ -16,7 +16,8 @@ ROOT = SOURCE.parent.parent
 # A module may import what stands on a lower line, and its own folder. Nothing on one line imports another room of it.
 LAYERS = [
     ["errors"],
-    ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions"],
+    ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions",
+     "quantities"],
     ["environment", "runfolder", "jobprogress"],
     ["device", "group", "collectives", "sidechannel"],
     ["orderfree", "stepagreement", "watchdog"],
