@@ -18,7 +18,7 @@ LAYERS = [
     ["errors"],
     ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions",
      "quantities"],
-    ["environment", "runfolder", "jobprogress"],
+    ["environment", "runfolder", "page", "jobprogress"],
     ["device", "group", "collectives", "sidechannel"],
     ["orderfree", "stepagreement", "watchdog"],
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],
@@ -33,7 +33,7 @@ FRONT_DOOR = "__init__"   # the table of public names, which recipes use as any 
 LINES_OF_A_FILE = 350
 LINES_OF_A_FUNCTION = 60
 TORCH_FREE = ["errors", "world", "settings", "environment", "runfolder", "keys", "microbatch", "cli", "launcher.target",
-              "launcher.options", "modes", "watchdog.watch"]
+              "launcher.options", "modes", "watchdog.watch", "page"]
 
 
 def layer_of(room: str) -> int:
