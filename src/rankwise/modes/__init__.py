@@ -27,21 +27,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a mode is, in a line; how many processes it takes on one machine; and where its code is."""
+    """What a mode is, in a line; how many processes it takes on one machine; and where its code is.
+
+    `communication` says what of a step counts as communication in this mode; nothing where there is none.
+    """
 
     meaning: str
+    communication: str
     processes: Callable[[int], int]
     module: str
     factory: str
 
 
 MODES = {
-    "single": Description(meaning="one process, one device", processes=lambda devices: 1,
+    "single": Description(meaning="one process, one device", communication="", processes=lambda devices: 1,
                           module="rankwise.modes.single", factory="Single"),
     "dp": Description(meaning="one process, a replica on each device in threads; to compare with and to debug",
+                      communication="scatter, replicate and gather of the forward",
                       processes=lambda devices: 1, module="rankwise.modes.dp", factory="DP"),
     "ddp": Description(meaning="a process for each device, gradients averaged during backward",
-                       processes=lambda devices: devices, module="rankwise.modes.ddp", factory="DDP"),
+                       communication="all-reduce of gradients", processes=lambda devices: devices,
+                       module="rankwise.modes.ddp", factory="DDP"),
 }
 
 
