@@ -9,6 +9,7 @@ import torch
 
 from rankwise.data.loader import Loader
 from rankwise.group import Pending
+from rankwise.ledger import Ledger
 from rankwise.microbatch import MicroBatch
 
 
@@ -20,6 +21,7 @@ class StandIn:
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     timeout_seconds: float = 30.0
+    ledger: Ledger = field(default_factory=Ledger)
 
     def gather_objects(self, value: Any) -> list[Any]:
         return [value] * self.size

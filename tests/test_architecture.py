@@ -18,7 +18,7 @@ LAYERS = [
     ["errors"],
     ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions",
      "quantities"],
-    ["environment", "runfolder", "page", "jobprogress"],
+    ["environment", "runfolder", "page", "jobprogress", "ledger"],
     ["device", "group", "collectives", "sidechannel"],
     ["orderfree", "stepagreement", "watchdog"],
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from rankwise import environment
 from rankwise.errors import PeerError, RankwiseError
+from rankwise.ledger import Ledger
 from rankwise.pulse import PULSE
 from rankwise.world import World
 
@@ -32,12 +33,13 @@ _SETTLE_SECONDS = 0.1
 class Pending:
     """A reduction under way; `wait` gives its tensor, which is on the group's device."""
 
-    def __init__(self, tensor: torch.Tensor, work: dist.Work | None = None) -> None:
-        self._tensor, self._work = tensor, work
+    def __init__(self, tensor: torch.Tensor, ledger: Ledger, work: dist.Work | None = None) -> None:
+        self._tensor, self._ledger, self._work = tensor, ledger, work
 
     def wait(self) -> torch.Tensor:
         if self._work is not None:
-            self._work.wait()
+            with self._ledger.communicating():
+                self._work.wait()
             self._work = None
         return self._tensor
 
@@ -54,6 +56,7 @@ class Group:
         self.world, self.device, self.timeout_seconds = world, device, timeout_seconds
         self.rank, self.size, self.is_main = world.rank, world.size, world.is_main
         self.process_group, self._store = process_group, store
+        self.ledger = Ledger.of(device)
         self._alone_blocks = 0
 
     @classmethod
@@ -92,14 +95,23 @@ class Group:
     def sum_later(self, tensor: torch.Tensor) -> Pending:
         """Begin a sum over all ranks and go on; every rank must begin it at the same place."""
         if self.process_group is None:
-            return Pending(tensor)
-        return Pending(tensor, dist.all_reduce(tensor, group=self.process_group, async_op=True))
+            return Pending(tensor, self.ledger)
+        self.ledger.sent(self.all_reduce_bytes(tensor.nbytes))
+        return Pending(tensor, self.ledger, dist.all_reduce(tensor, group=self.process_group, async_op=True))
+
+    def all_reduce_bytes(self, payload_bytes: float) -> float:
+        """What a rank sends in an all-reduce of `payload_bytes`, as a ring does it: 2 (ranks - 1) / ranks of them.
+
+        No algorithm sends less (Patarasuk and Yuan 2009, section 2).
+        """
+        return 2 * (self.size - 1) / self.size * payload_bytes
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensors of all ranks, of one shape: [ranks, ...]."""
         if self.process_group is None:
             return tensor[None]
         everyone = tensor.new_empty((self.size, *tensor.shape))
+        self.ledger.sent((self.size - 1) * tensor.nbytes)
         with self.explained("a gathering"):
             # torch 2.13 has a new name for it, and warns of the old one.
             gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -111,6 +123,7 @@ class Group:
         if self.process_group is None:
             return tensor[None]
         received = tensor.new_empty((self.size, lengths[self.rank]))
+        self.ledger.sent((sum(lengths) - lengths[self.rank]) * tensor.element_size())
         with self.explained("an exchange"):
             dist.all_to_all_single(received.view(-1), tensor, [lengths[self.rank]] * self.size, list(lengths),
                                    group=self.process_group)
@@ -125,6 +138,7 @@ class Group:
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
         """The tensor of rank `source`, in place; returns `tensor`."""
         if self.process_group is not None:
+            self.ledger.sent((self.size - 1) / self.size * tensor.nbytes)   # the mean over ranks: a pipe or a tree
             with self.explained("a broadcast"):
                 dist.broadcast(tensor, source, group=self.process_group)
         return tensor
@@ -154,6 +168,7 @@ class Group:
 
     def _reduce(self, tensor: torch.Tensor, operation: Any, place: str = "a reduction") -> torch.Tensor:
         if self.process_group is not None:
+            self.ledger.sent(self.all_reduce_bytes(tensor.nbytes))
             with self.explained(place):
                 dist.all_reduce(tensor, operation, group=self.process_group)
         return tensor
@@ -222,7 +237,8 @@ class Group:
     def explained(self, place: str) -> Iterator[None]:
         """The context of a wait for other ranks: a transport's message is turned into one that names them."""
         try:
-            yield
+            with self.ledger.communicating():
+                yield
         except RuntimeError as error:
             self.explain(error, place)
             raise

@@ -15,6 +15,7 @@ from rankwise.data.loader import Loader
 from rankwise.errors import MisuseError
 from rankwise.group import Group
 from rankwise.inhand import InHand
+from rankwise.ledger import BACKWARD, FORWARD, OPTIMIZER, OTHER, OUTSIDE
 from rankwise.microbatch import MicroBatch
 from rankwise.modes import Mode
 from rankwise.monitor import Monitor, Sink
@@ -42,7 +43,7 @@ class Run:
         self.folder = folder
         self.epoch = 0
         self.steps = 0
-        self._group, self._mode, self._monitor = group, mode, monitor
+        self._group, self._ledger, self._mode, self._monitor = group, group.ledger, mode, monitor
         self._own_key = keys.mix(settings.seed, group.rank if settings.exact is None else 0, _STEPS)
         self._stepper = Stepper(group, settings.amp, averaged_over=mode.averaged_over, shards=settings.exact or 1)
         self._prepared = Prepared()
@@ -148,6 +149,8 @@ class Run:
         """The loader hands out a micro-batch, or (None) its pass is over."""
         if micro_batch is None:
             self._in_hand.put_down(loader)
+            if not self._in_hand:
+                self._ledger.enter(OUTSIDE)
             return
         self._in_hand.take(loader, micro_batch)
         if not torch.is_grad_enabled():
@@ -156,6 +159,7 @@ class Run:
         self._mode.expect(micro_batch)
         self._monitor.expect(loader, micro_batch)
         self._seed_torch(self._micro_batches_this_step if micro_batch.shard is None else micro_batch.shard)
+        self._ledger.enter(FORWARD)
 
     def _on_turn_end(self, loader: Loader) -> None:
         """A loop body is over, and with it what the user does after an update: schedules, averages of weights."""
@@ -218,12 +222,14 @@ class Run:
                   update_follows: bool) -> None:
         weighed = self._stepper.weigh(loss, share, weight=weight, reduction=reduction)
         guarded = weighed.amount if weighed.may_be_empty else None
+        self._ledger.enter(BACKWARD)
         try:
             with self._mode.reducing(loss, share, guarded, update_follows=update_follows):
                 loss.backward(weighed.seed)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             self._group.explain(error, "the backward pass")
             raise
+        self._ledger.enter(FORWARD)
         self._monitor.add_loss(loss, weighed.amount, is_sum=reduction == "sum", shard=share.shard or 0)
 
     def update(self, optimizers: Optimizers, *, clip_norm: float | None = None) -> bool:
@@ -231,6 +237,7 @@ class Run:
 
         `clip_norm` bounds the norm of the gradient of the global batch over all parameters of these optimizers.
         """
+        self._ledger.enter(OPTIMIZER)
         chosen = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         self._prepared.require(chosen)
         self._mode.require_known_parameters(chosen)
@@ -241,6 +248,7 @@ class Run:
         if not ends:
             self._stepper.hold(chosen)
             self._micro_batches_this_step += 1
+            self._ledger.enter(OTHER)
             return False
         try:
             updated = self._stepper.update(chosen, clip_norm=clip_norm)
@@ -249,6 +257,7 @@ class Run:
             self._group.explain(error, "the update")
             raise
         self._micro_batches_this_step = 0
+        self._ledger.end_step()
         self.steps += 1
         self._group.at_step(self.steps)
         self._monitor.after_step(self.steps)

@@ -18,6 +18,7 @@ from rankwise.data.source import source_of, whole_number
 from rankwise.errors import CheckpointError, UsageError
 from rankwise.group import Group
 from rankwise.keys import mix
+from rankwise.ledger import DATA
 from rankwise.microbatch import MicroBatch
 from rankwise.pulse import PULSE
 from rankwise.structure import with_first
@@ -68,7 +69,8 @@ class Loader:
                              "Give, for example, augment=[rw.augment.Crop(4), rw.augment.Flip()].")
         if micro_batch is not None:
             micro_batch = whole_number("micro_batch", micro_batch, least=1) * replicas
-        self._device, self._on_micro_batch, self._on_turn_end = group.device, on_micro_batch, on_turn_end
+        self._device, self._ledger = group.device, group.ledger
+        self._on_micro_batch, self._on_turn_end = on_micro_batch, on_turn_end
         self._source, self._finish = source_of(
             dataset, batch_size, group=group, seed=mix(seed, number), bound=micro_batch, shards=shards,
             shuffle=shuffle, drop_last=drop_last, weights=weights, batch_sampler=batch_sampler, collate=collate_fn,
@@ -95,6 +97,7 @@ class Loader:
         del self._starts[:], self._stops[:]
         try:
             yield None   # begun: it counts even where no batch is asked for, as zip does after a shorter one
+            self._begin_wait()
             for turn, batch in self._source.turns(self.passes, self._batch):
                 batch = self._finish(batch)
                 if self._augment:
@@ -106,10 +109,15 @@ class Loader:
                 PULSE.beat()
                 yield batch
                 self._on_turn_end(self)
+                self._begin_wait()
         finally:
             self.passes += 1
             self._batch = 0
             self._on_micro_batch(self, None)
+
+    def _begin_wait(self) -> None:
+        if torch.is_grad_enabled():   # else it is no training
+            self._ledger.enter(DATA)
 
     def _augmented(self, images: Any, turn: Turn) -> Any:
         if not isinstance(images, torch.Tensor) or len(images) not in (turn.share.rows, len(turn.keys)):

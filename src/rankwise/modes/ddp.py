@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from rankwise.errors import MisuseError
 from rankwise.group import Group
+from rankwise.ledger import Ledger
 from rankwise.microbatch import MicroBatch
 from rankwise.modes.agreement import equalise, require_same_module
 from rankwise.modes.batchnorm import spread_batchnorm
@@ -78,7 +79,9 @@ class DDP(Single):
                     and reduction.follow()]
         guard = self._guard.against(amount)
         provable = micro_batch.is_last and (micro_batch.is_first or not several)   # else some wait for their own loss
-        return _reducing(expected, loss, guard, provable) if expected else guard
+        if not expected:
+            return guard
+        return _reducing(expected, loss, guard, self._group.ledger, provable)
 
     def require_known_parameters(self, optimizers: list[torch.optim.Optimizer]) -> None:
         if self._group.size > 1:
@@ -98,12 +101,12 @@ class DDP(Single):
 
 
 @contextlib.contextmanager
-def _reducing(reductions: list[Reduction], loss: torch.Tensor, guard: Guard,
+def _reducing(reductions: list[Reduction], loss: torch.Tensor, guard: Guard, ledger: Ledger,
               provable: bool) -> Iterator[None]:
     for reduction in reductions:
         reduction.begin(loss)
     try:
-        with guard:
+        with guard, ledger.tail_of_backward(loss):
             yield
     except RuntimeError as error:
         if "mark a variable ready only once" not in str(error):

@@ -20,6 +20,7 @@ from torch.nn.parallel import replicate
 
 from rankwise.errors import MisuseError
 from rankwise.group import Group
+from rankwise.ledger import Ledger
 from rankwise.modes.batchnorm import spread_batchnorm
 from rankwise.modes.chunks import Inputs, cut, join
 from rankwise.modes.inplace import InPlace, put_in_front
@@ -42,7 +43,7 @@ class DP(Single):
         self.replicas = devices
         kind = group.device.type
         self._devices = Devices([torch.device(kind, index) if kind == "cuda" else group.device
-                                 for index in range(devices)])
+                                 for index in range(devices)], group.ledger)
         self._told = False
 
     def _replicate(self, module: nn.Module, options: PrepareOptions) -> None:
@@ -70,8 +71,8 @@ class DP(Single):
 class Devices:
     """The devices of one process, and a thread for each but the first, which the calling thread serves."""
 
-    def __init__(self, devices: list[torch.device]) -> None:
-        self.all = devices
+    def __init__(self, devices: list[torch.device], ledger: Ledger) -> None:
+        self.all, self.ledger = devices, ledger
         self._threads = ThreadPoolExecutor(max(1, len(devices) - 1), thread_name_prefix="rankwise-dp")
 
     def run(self, tasks: list[Callable[[], Any]]) -> list[Any]:
@@ -114,13 +115,16 @@ class Chunked(InPlace):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         devices = self._devices
-        chunks, rows = cut((args, kwargs), len(devices.all))
-        if len(chunks) == 1:
+        ledger = devices.ledger
+        with ledger.communicating():
+            chunks, rows = cut((args, kwargs), len(devices.all))
+            copies = self._copies(len(chunks)) if len(chunks) > 1 else []
+        if not copies:
             return super().forward(*args, **kwargs)
-        copies = self._copies(len(chunks))
         outputs = devices.run([self._task(f"Chunk {part + 1} of {len(chunks)}", copies[part], chunks[part],
                                           devices.all[part]) for part in range(len(chunks))])
-        return join(outputs, rows)
+        with ledger.communicating():
+            return join(outputs, rows)
 
     def _copies(self, count: int) -> list[Chunked]:
         """The module itself, and replicas for the other devices."""

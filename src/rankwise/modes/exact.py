@@ -117,7 +117,8 @@ class Exact(Single):
         with torch.no_grad():
             tensors = self._of_shard(self._share)
             if is_last:
-                return self._take(*pipeline.total(tensors))
+                with self._group.ledger.communicating():   # and the adding up of what the ranks have sent
+                    return self._take(*pipeline.total(tensors))
             pipeline.add(tensors)
             return []
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rankwise.ledger import FORWARD, OTHER, Ledger
 from rankwise.microbatch import MicroBatch
 from rankwise.modes.inplace import InPlace
 from rankwise.structure import map_tensors
@@ -23,8 +24,8 @@ from rankwise.structure import map_tensors
 class Guard:
     """The context of a backward pass: within it, gradients are exact zeros where the loss's amount is 0."""
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._modules = modules
+    def __init__(self, modules: Sequence[nn.Module], ledger: Ledger) -> None:
+        self._modules, self.ledger = modules, ledger
         self._weighted = False
         self.watches = False
         self._amount: torch.Tensor | None = None
@@ -68,6 +69,9 @@ class Guarded(InPlace):
     _guard: Guard
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        ledger = self._guard.ledger
+        if ledger.phase == OTHER and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            ledger.enter(FORWARD)   # of a second loss, after the update by the first
         outputs = super().__call__(*args, **kwargs)
         if self._guard.watches and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return map_tensors(self._guard.watch, outputs)

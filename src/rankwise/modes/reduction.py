@@ -65,6 +65,7 @@ class Reduction:
             nn.ParameterList(parameters), process_group=self._group.process_group, init_sync=False,
             gradient_as_bucket_view=True,
             find_unused_parameters=self._options.find_unused, static_graph=self._options.static_graph, **bucket)
+        self._ddp._set_ddp_runtime_logging_sample_rate(1)   # each step that `begin` announces as one to be timed
         if self._options.static_graph:   # after the first backward
             self.bucket_bytes = []
             return
@@ -85,6 +86,8 @@ class Reduction:
 
     def begin(self, loss: torch.Tensor) -> None:
         """A backward from `loss` begins: reduce what it computes, together with what was accumulated before."""
+        if self._is_timed:
+            self._ddp.reducer.prepare_for_forward()   # torch's DDP times a step from here on
         self._ddp.reducer.prepare_for_backward([loss] if self._options.find_unused else [])
 
     def finish(self) -> None:
@@ -95,6 +98,22 @@ class Reduction:
             self._ddp.reducer._check_reducer_finalized()
         except RuntimeError:
             raise self._unused() from None
+        self._account()
+
+    @property
+    def _is_timed(self) -> bool:
+        """Reading torch's times would make the host wait for a CUDA device."""
+        return self._group.ledger.is_sampling and self._group.device.type == "cpu"
+
+    def _account(self) -> None:
+        """Note what was sent, and now and then how long it was under way."""
+        ledger = self._group.ledger
+        ledger.sent(self._group.all_reduce_bytes(sum(self.bucket_bytes)))
+        if self._is_timed:
+            self._ddp.logger.set_runtime_stats_and_log()
+            nanoseconds = self._ddp._get_ddp_logging_data().get("backward_comm_time")
+            if nanoseconds is not None:
+                ledger.communicated(nanoseconds / 1e9)
 
     def prove(self) -> None:
         """After the first backward in a layout: raise MisuseError where gradients are not the same on all ranks.

@@ -28,7 +28,7 @@ class Single:
         self.replicas, self.averaged_over = 1, group.size
         self._group, self._amp = group, amp
         self._prepared: list[nn.Module] = []
-        self._guard = Guard(self._prepared)
+        self._guard = Guard(self._prepared, group.ledger)
 
     def prepare(self, module: ModuleT, **options: Any) -> ModuleT:
         """Place `module`; the same object comes back, and preparing it again changes nothing."""
