@@ -27,7 +27,8 @@ class StandIn:
         return [value] * self.size
 
     def sum_later(self, tensor: torch.Tensor) -> Pending:
-        return Pending(tensor.sum(-1, keepdim=True).expand_as(tensor))   # each rank fills a column of its own
+        everyones = tensor.sum(-1, keepdim=True).expand_as(tensor)   # each rank fills a column of its own
+        return Pending(everyones, self.ledger)
 
 
 def loader(dataset: Any, batch_size: int | None = None, *, rank: int = 0, size: int = 1, shares: Any = None,
