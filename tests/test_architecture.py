@@ -25,7 +25,7 @@ LAYERS = [
     ["datasets", "saving"],
     ["run"],
     ["launcher"],
-    ["verify"],
+    ["verify", "compare"],
     ["cli", "recipes"],
     ["__main__"],
 ]

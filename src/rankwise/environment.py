@@ -81,6 +81,12 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise"
 
 
+def threads() -> int | None:
+    """How many threads a process computes with on a CPU, where the user has set it."""
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
 def lacks(name: str) -> bool:
     """Whether a variable is not set, so that a default of ours may stand in."""
     return name not in os.environ

@@ -1,0 +1,1 @@
+"""`rankwise compare`: one training in several layouts, timed against one device in alternating rounds."""

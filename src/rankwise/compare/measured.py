@@ -1,0 +1,78 @@
+"""What one job of a layout measured, over its ranks; and a layout's jobs over the rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rankwise.compare.layouts import Layout
+
+if TYPE_CHECKING:
+    from rankwise.trials import Trial
+
+PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One job. A step takes as long as its slowest rank; what is None was not measured.
+
+    `split` and the communication are seconds a step, means over the ranks; `communication` in it is what backward does
+    not hide. Memory is a device's peak (on a CPU a process's), of the first device and of the one with the most.
+    """
+
+    step_seconds: float
+    samples_a_step: float | None
+    split: Mapping[str, float] | None
+    communication_seconds: float | None
+    communication_from: str
+    wire_bytes: float
+    first_memory_bytes: int | None
+    most_memory_bytes: int | None
+    start_up_seconds: float | None
+    loss: float | None
+
+    @classmethod
+    def of(cls, trial: Trial) -> Measured:
+        """What a trial that did not fail measured."""
+        ranks = trial.ranks
+        steps = [max(each) for each in zip(*(rank.step_seconds for rank in ranks), strict=False)]
+        totals = [rank.communication_total for rank in ranks if rank.communication_total is not None]
+        memory = [size for rank in ranks for size in rank.memory_bytes]
+        return cls(step_seconds=statistics.median(steps), samples_a_step=ranks[0].samples / len(steps) or None,
+                   split={phase: statistics.fmean(rank.split[phase] for rank in ranks) for phase in PHASES}
+                   if all(rank.split for rank in ranks) else None,
+                   communication_seconds=statistics.fmean(totals) if totals else None,
+                   communication_from=ranks[0].communication_from,
+                   wire_bytes=statistics.fmean(rank.wire_bytes for rank in ranks),
+                   first_memory_bytes=memory[0] if memory else None, most_memory_bytes=max(memory, default=None),
+                   start_up_seconds=trial.start_up_seconds, loss=trial.loss)
+
+    @property
+    def cost(self) -> float:
+        """Seconds a sample; a step, where the samples are not known."""
+        return self.step_seconds / (self.samples_a_step or 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One layout over the rounds, numbered from 0; a round in which it failed is missing."""
+
+    layout: Layout
+    rounds: Mapping[int, Measured] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def costs(self) -> dict[int, float]:
+        return {number: each.cost for number, each in self.rounds.items()}
+
+    def over(self, value: Callable[[Measured], float | None]) -> list[float]:
+        """A number of each round that has it."""
+        return [found for each in self.rounds.values() if (found := value(each)) is not None]
+
+    def median(self, value: Callable[[Measured], float | None]) -> float | None:
+        """The median over the rounds; None where it was not measured."""
+        found = self.over(value)
+        return statistics.median(found) if found else None

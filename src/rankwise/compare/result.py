@@ -1,0 +1,149 @@
+"""The result of a comparison: a row of numbers for each layout, derived from what the rounds measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rankwise.compare.layouts import Layout, Refusal
+from rankwise.compare.machine import Machine
+from rankwise.compare.measured import PHASES, Series
+from rankwise.compare.noise import is_beyond, middle, noise, ratios
+from rankwise.compare.rounds import Measurements
+from rankwise.compare.sameness import Sameness, judge
+from rankwise.compare.scaling import Scaling
+from rankwise.modes import MODES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The numbers of one layout: medians over the rounds, with the lowest and highest round where that is said.
+
+    `speed_up` is against the baseline: samples a second over its own (steps, where samples are not known);
+    `efficiency` is the speed-up against one device in the same precision, a device. What is None was not measured.
+    """
+
+    layout: Layout
+    is_baseline: bool
+    rounds: int
+    threads: int | None                  # of each process, on a CPU
+    step_seconds: float
+    lowest_step_seconds: float
+    highest_step_seconds: float
+    samples_a_second: float | None
+    speed_up: float
+    lowest_speed_up: float
+    highest_speed_up: float
+    is_beyond_noise: bool
+    efficiency: float | None
+    split: Mapping[str, float] | None    # seconds a step
+    communication_seconds: float | None  # a step, hidden or not
+    communication_meaning: str           # what counts as communication in this mode
+    communication_from: str              # what the figures were taken from
+    wire_bytes: float | None             # a step, sent by a rank
+    first_memory_bytes: float | None
+    most_memory_bytes: float | None
+    start_up_seconds: float | None
+    loss: float | None
+    sameness: Sameness | None            # None for one device, which others are compared with
+    failure: str = ""                    # why it has fewer rounds than the others
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """All that a comparison found; the first row is the baseline."""
+
+    target: str
+    scaling: Scaling
+    machine: Machine
+    steps: int
+    rounds: int
+    measurements: Measurements
+    refusals: Sequence[Refusal]
+
+    @property
+    def noise(self) -> float:
+        """The largest factor between the two runs of the baseline in one round."""
+        return noise(self.measurements.baseline.costs, self.measurements.control.costs)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The baseline, and each layout that ran, in the order asked for."""
+        found = self.measurements
+        return [self.row(found.baseline), *(self.row(series) for series in found.others if series.rounds)]
+
+    @property
+    def missing(self) -> list[Refusal]:
+        """The layouts that could not run, and those that failed before they were measured once."""
+        return [*self.refusals, *(Refusal(layout=series.layout, reason=first_line(series.failure))
+                                  for series in self.measurements.others if not series.rounds)]
+
+    def costs(self, layout: Layout) -> Mapping[int, float]:
+        """A layout's cost in each round; of the baseline the mean of its two runs."""
+        found = self.measurements
+        if layout == found.baseline.layout:
+            return middle(found.baseline.costs, found.control.costs)
+        return next(series.costs for series in found.others if series.layout == layout)
+
+    def is_slower(self, ours: Layout, theirs: Layout) -> bool:
+        """Whether our layout takes longer than theirs, by more than the noise."""
+        found = ratios(self.costs(ours), self.costs(theirs))
+        return is_beyond(found, self.noise) and statistics.median(found) > 1
+
+    def alone(self, amp: str) -> Series | None:
+        """One device in this precision, where it ran."""
+        found = (self.measurements.baseline, *self.measurements.others)
+        return next((series for series in found
+                     if series.layout.devices == 1 and series.layout.amp == amp and series.rounds), None)
+
+    def row(self, series: Series) -> Row:
+        """The numbers of one layout, which ran in at least one round."""
+        layout, step = series.layout, series.over(lambda each: each.step_seconds)
+        ups = ratios(middle(self.measurements.baseline.costs, self.measurements.control.costs), self.costs(layout))
+        last = list(series.rounds.values())[-1]
+        alone = self.alone(layout.amp)
+        rates = [1 / each.cost for each in series.rounds.values() if each.samples_a_step]
+        return Row(
+            layout=layout, is_baseline=series is self.measurements.baseline, rounds=len(step),
+            threads=self.machine.threads(layout.processes),
+            step_seconds=statistics.median(step), lowest_step_seconds=min(step), highest_step_seconds=max(step),
+            samples_a_second=statistics.median(rates) if rates else None,
+            speed_up=statistics.median(ups), lowest_speed_up=min(ups), highest_speed_up=max(ups),
+            is_beyond_noise=is_beyond(ups, self.noise), efficiency=self._efficiency(layout, alone),
+            split=_split(series), communication_seconds=series.median(lambda each: each.communication_seconds),
+            communication_meaning=MODES[layout.mode].communication, communication_from=last.communication_from,
+            wire_bytes=series.median(lambda each: each.wire_bytes),
+            first_memory_bytes=_largest(series.over(lambda each: each.first_memory_bytes)),
+            most_memory_bytes=_largest(series.over(lambda each: each.most_memory_bytes)),
+            start_up_seconds=series.median(lambda each: each.start_up_seconds),
+            loss=series.median(lambda each: each.loss),
+            sameness=self._sameness(series, alone), failure=first_line(series.failure))
+
+    def _efficiency(self, layout: Layout, alone: Series | None) -> float | None:
+        if alone is None or layout.devices == 1:
+            return None
+        return statistics.median(ratios(self.costs(alone.layout), self.costs(layout))) / layout.devices
+
+    def _sameness(self, series: Series, alone: Series | None) -> Sameness | None:
+        if self.scaling.is_weak or alone is None or series.layout.devices == 1:
+            return None
+        ours, theirs = ([each.loss for each in one.rounds.values()] for one in (series, alone))
+        again = [each.loss for each in self.measurements.control.rounds.values()]
+        known = [each.loss for each in self.measurements.baseline.rounds.values()]
+        return judge(ours, theirs, [*known, *again] if alone is self.measurements.baseline else theirs,
+                     amp=series.layout.amp)
+
+
+def first_line(text: str) -> str:
+    """The first line of a message, which says what happened."""
+    return (text.strip().splitlines() or [""])[0].strip()
+
+
+def _split(series: Series) -> dict[str, float] | None:
+    found = [each.split for each in series.rounds.values() if each.split is not None]
+    return {phase: statistics.median(each[phase] for each in found) for phase in PHASES} if found else None
+
+
+def _largest(found: Sequence[float]) -> float | None:
+    return max(found, default=None)

@@ -1,0 +1,142 @@
+"""The verdict of a comparison in plain words: what to use, why, by how much, and what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankwise.compare.causes import Loss, losses
+from rankwise.compare.result import Result, Row
+from rankwise.quantities import byte_count, percent, seconds
+
+_SMALL = 0.05   # of a step: losses below it explain nothing
+_MUCH = 1.1     # times the memory: what is said
+
+_WHY = {
+    "computation": "forward and backward, which did not get shorter in step with the number of devices",
+    "communication": "communication that backward does not hide",
+    "data": "waiting for data",
+    "optimizer": "the optimizer's update, which every replica makes in full",
+    "other": "other work in the loop body",
+}
+_CHANGE = {
+    "computation": "a larger global batch, for slices of this size do not keep the devices busy",
+    "communication": "a faster link, or a larger global batch, which sends the same gradients less often",
+    "data": "reading further ahead (num_workers of the loader)",
+    "optimizer": "a larger global batch, for the update costs the same for any number of samples",
+    "other": "less work beside the step (`rankwise run --profile` shows it)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The row to use, the fastest row of several devices, and what is said, a sentence or two each."""
+
+    best: Row
+    use: str
+    why: str
+    change: str
+    remarks: Sequence[str]
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in (self.use, self.why, self.change, *self.remarks) if line]
+
+
+def verdict(result: Result) -> Verdict:
+    """What follows from the numbers."""
+    rows = result.rows
+    best = _best(result, rows)
+    explained = best if best.layout.devices > 1 else _fastest([row for row in rows if row.layout.devices > 1])
+    found = _losses(result, explained) if explained is not None else []
+    return Verdict(best=best, use=_use(result, best, rows), why=_why(result, explained, found),
+                   change=_change(result, explained, found), remarks=_remarks(result, rows, best))
+
+
+def _best(result: Result, rows: Sequence[Row]) -> Row:
+    """The fewest devices among the layouts that are not slower than the fastest by more than the noise."""
+    fastest = max(rows, key=lambda row: row.speed_up)
+    equal = [row for row in rows if row is fastest or not result.is_slower(row.layout, fastest.layout)]
+    return min(equal, key=lambda row: row.layout.devices)   # the first of several: in the order asked for
+
+
+def _fastest(rows: Sequence[Row]) -> Row | None:
+    return max(rows, key=lambda row: row.speed_up, default=None)
+
+
+def _use(result: Result, best: Row, rows: Sequence[Row]) -> str:
+    baseline = rows[0]
+    if best is baseline:
+        other = max(rows[1:], key=lambda row: row.speed_up)
+        return (f"Use {baseline.layout}: nothing else is faster by more than the noise. The fastest other layout is "
+                f"{other.layout}, at {other.speed_up:.2f} times its speed.")
+    efficiency = "" if best.efficiency is None else f", an efficiency of {percent(best.efficiency)}"
+    steps = f"{seconds(best.step_seconds)} a step instead of {seconds(baseline.step_seconds)}"
+    if result.scaling.is_weak:
+        steps = f"{seconds(best.step_seconds)} a step of {best.layout.devices} times the samples, instead of " \
+                f"{seconds(baseline.step_seconds)}"
+    known = "" if best.is_beyond_noise else ", which is not more than the noise"
+    return f"Use {best.layout}: {best.speed_up:.2f} times as fast as {baseline.layout} ({steps}){efficiency}{known}."
+
+
+def _losses(result: Result, row: Row) -> list[Loss]:
+    alone = result.alone(row.layout.amp)
+    split = result.row(alone).split if alone is not None else None
+    if split is None or row.split is None:
+        return []
+    found = losses(row.split, split, 1 if result.scaling.is_weak else row.layout.devices)
+    return [each for each in found if each.seconds > _SMALL * row.step_seconds]
+
+
+def _why(result: Result, row: Row | None, found: Sequence[Loss]) -> str:
+    if row is None:
+        return ""
+    if row.split is None:
+        return "Why is not known: where a step goes is measured in scripts that use rankwise."
+    if not found:
+        return f"Why: {row.layout} divides the work with hardly any loss."
+    said = ", ".join(f"{seconds(each.seconds)} in {_name(each, row)}" for each in found)
+    return f"Why: beyond a perfect division, a step of {row.layout} spends {said}."
+
+
+def _name(loss: Loss, row: Row) -> str:
+    """What time goes into; for communication what the mode means by it, if it is not what others do."""
+    if loss.of == "communication" and row.communication_meaning:
+        return f"communication ({row.communication_meaning})"
+    return _WHY[loss.of]
+
+
+def _change(result: Result, row: Row | None, found: Sequence[Loss]) -> str:
+    """What would change the verdict: the cores first, where the devices share them."""
+    if row is None:
+        return ""
+    machine, devices = result.machine, row.layout.devices
+    said = []
+    if machine.shares_cores(devices):
+        threads = machine.threads(1)
+        said.append(f"devices with cores of their own, for here one device computes with {threads} "
+                    f"thread{'s' * (threads != 1)}, and {devices} such devices share {machine.cores} "
+                    f"core{'s' * (machine.cores != 1)}"
+                    + (" (--threads 1 compares devices of one core)" if threads != 1 else ""))
+    said += [_CHANGE[each.of] for each in found[:2]
+             if each.of != "computation" or not machine.shares_cores(devices)]
+    return f"What would change it: {'; '.join(said)}." if said else ""
+
+
+def _remarks(result: Result, rows: Sequence[Row], best: Row) -> list[str]:
+    said = []
+    others = [row for row in rows if row.layout.devices == best.layout.devices > 1 and row is not best]
+    for row in others:
+        if result.is_slower(row.layout, best.layout):
+            said.append(f"{row.layout} takes {best.speed_up / row.speed_up:.2f} times as long as {best.layout}.")
+        else:
+            said.append(f"{row.layout} is as fast as {best.layout}, up to the noise.")
+    for row in rows:
+        if row.sameness is not None and not row.sameness.is_same:
+            said.append(f"{row.layout} is not the same training, it seems: its loss after the last step differs by "
+                        f"{percent(row.sameness.difference)}. `rankwise verify` tells why.")
+    ours, theirs = best.most_memory_bytes, rows[0].most_memory_bytes
+    if ours is not None and theirs is not None and ours > _MUCH * theirs:
+        said.append(f"{best.layout} takes more memory: {byte_count(ours)} where it takes the most, instead of "
+                    f"{byte_count(theirs)}.")
+    return said
