@@ -25,7 +25,7 @@ LAYERS = [
     ["datasets", "saving"],
     ["run"],
     ["launcher"],
-    ["verify", "compare"],
+    ["verify", "compare", "plan"],
     ["cli", "recipes"],
     ["__main__"],
 ]
