@@ -24,8 +24,10 @@ LAYERS = [
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],
     ["datasets", "saving"],
     ["run"],
+    ["trial"],
     ["launcher"],
-    ["verify", "compare", "plan"],
+    ["trials"],
+    ["verify", "compare", "plan", "report"],
     ["cli", "recipes"],
     ["__main__"],
 ]

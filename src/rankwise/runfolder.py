@@ -73,6 +73,29 @@ def resume_from(settings: Settings) -> Path | None:
                      f"Did you mean --resume {close[0]}?" if close else _choice(runs, names))
 
 
+def find(run: str, runs: Path) -> Path:
+    """The folder of the run that is meant: its name in `runs`, its folder, or `latest`, with checkpoints or without.
+
+    Raises UsageError where there is none.
+    """
+    known = sorted((path.parent for path in runs.glob(f"*/{SETTINGS}")), key=_begun)
+    if run == LATEST and known:
+        return known[-1]
+    for folder in (runs / run, Path(run)):
+        if folder.is_dir() and run:
+            return folder
+    names = [folder.name for folder in known]
+    close = difflib.get_close_matches(run, names, n=1)
+    raise UsageError(f"There is no run `{run}`.", f"{runs} has no run of that name, and it is no folder.",
+                     f"Did you mean {close[0]}?" if close else
+                     f"Runs are: {', '.join(names[-8:])}." if names else "Give --runs the folder in which it was kept.")
+
+
+def _begun(folder: Path) -> float:
+    """When a run was last started, in seconds since 1970."""
+    return (folder / SETTINGS).stat().st_mtime
+
+
 def discard_unused(folder: Path) -> None:
     """Remove the folder of a run that could not be used as given and never began; one that holds more is kept."""
     with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from rankwise.cli import recipes, run, verify
+from rankwise.cli import recipes, report, run, verify
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 
 _START = """\b
@@ -23,6 +23,7 @@ app = typer.Typer(name="rankwise", add_completion=False, epilog=_START, rich_mar
                   context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 run.add_to(app)
 verify.add_to(app)
+report.add_to(app)
 recipes.add_to(app)
 
 

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Place = float | int | str
-"""Where something stands on a horizontal axis: a number, or the name of a bar."""
+Place = float | int | str | None
+"""Where something stands on a horizontal axis: a number, or the name of a bar; None is a gap in a line."""
 
 Kind = Literal["lines", "areas", "bars", "stacked bars"]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`title` names the quantity and its unit: step time (ms)."""
+    """`title` names the quantity and its unit: step time (ms). `from_zero` is of a vertical axis."""
 
     title: str
     is_log: bool = False
+    from_zero: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +46,17 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Events on the horizontal axis, each with a text: points at its foot, or (`is_line`) lines across the chart."""
+    """Events on the horizontal axis, each with a text: points at its foot, or (`is_line`) lines across the chart.
+
+    Without a `colour` they are grey.
+    """
 
     name: str
     x: Sequence[Place]
     texts: Sequence[str]
     other_x: Sequence[Place] = ()
     is_line: bool = False
+    colour: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,11 @@ def figure(chart: Chart) -> dict[str, Any]:
     axes = [axis for axis in (chart.x, chart.other_x) if axis is not None]
     drawn = [{"x": _on_each_axis(series.x, series.other_x), "colour": index if series.colour is None else series.colour,
               "plotly": _trace(chart, series)} for index, series in enumerate(chart.series)]
-    marked = [{"x": _on_each_axis(*_spread(mark)), "colour": None, "plotly": _mark(mark)} for mark in chart.marks
+    marked = [{"x": _on_each_axis(*_spread(mark)), "colour": mark.colour, "plotly": _mark(mark)} for mark in chart.marks
               if mark.x]
     layout: dict[str, Any] = {
         "yaxis": {"title": {"text": chart.y.title}, "type": "log" if chart.y.is_log else "linear",
-                  "rangemode": "normal" if chart.y.is_log else "tozero"},
+                  "rangemode": "tozero" if chart.y.from_zero and not chart.y.is_log else "normal"},
         "hovermode": "x unified" if chart.kind in ("lines", "areas") else "closest",
         "showlegend": len(drawn) + len(marked) > 1,
     }

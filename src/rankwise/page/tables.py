@@ -51,14 +51,19 @@ def numbers_of(chart: Chart) -> Table:
     if first is not None and all(list(each.x) == list(first.x) and not each.low for each in chart.series):
         columns = [*_axes(chart), *(Column(each.name, is_number=True) for each in chart.series)]
         rows = [[*_places(chart, first, index), *(each.y[index] for each in chart.series)]
-                for index in range(len(first.x))]
+                for index in _known(first)]
         return Table(f"{chart.title}: {chart.y.title}", columns, rows)
     columns = [Column("series"), *_axes(chart), *(Column(name, is_number=True) for name in (chart.y.title,
                                                                                            *_bounds(chart)))]
     return Table(chart.title, columns, [
         [each.name, *_places(chart, each, index), each.y[index], *(_at(bound, index) for bound in
                                                                    (each.low, each.high)[:len(_bounds(chart))])]
-        for each in chart.series for index in range(len(each.x))])
+        for each in chart.series for index in _known(each)])
+
+
+def _known(series: Series) -> list[int]:
+    """The places that are no gaps."""
+    return [index for index, place in enumerate(series.x) if place is not None]
 
 
 def _axes(chart: Chart) -> list[Column]:
