@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from rankwise.cli import recipes, report, run, verify
+from rankwise.cli import compare, recipes, report, run, verify
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 
 _START = """\b
@@ -16,6 +16,7 @@ Start here:
   rankwise run fashion --devices 2    train a small data set on two devices
   rankwise run train.py --devices 4   your own script; its options come after `--`
   rankwise verify train.py            is it the same training on 1, 2 and 4 devices?
+  rankwise compare train.py           how fast is it in each mode, and why
   rankwise recipes copy toy .         the shortest script, to change
 """
 
@@ -23,6 +24,7 @@ app = typer.Typer(name="rankwise", add_completion=False, epilog=_START, rich_mar
                   context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 run.add_to(app)
 verify.add_to(app)
+compare.add_to(app)
 report.add_to(app)
 recipes.add_to(app)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ class Measured:
     split: Mapping[str, float] | None
     communication_seconds: float | None
     communication_from: str
-    wire_bytes: float
+    wire_bytes: float | None
     first_memory_bytes: int | None
     most_memory_bytes: int | None
     start_up_seconds: float | None
@@ -37,23 +38,28 @@ class Measured:
     @classmethod
     def of(cls, trial: Trial) -> Measured:
         """What a trial that did not fail measured."""
-        ranks = trial.ranks
-        steps = [max(each) for each in zip(*(rank.step_seconds for rank in ranks), strict=False)]
+        ranks, steps = trial.ranks, trial.step_seconds
         totals = [rank.communication_total for rank in ranks if rank.communication_total is not None]
         memory = [size for rank in ranks for size in rank.memory_bytes]
         return cls(step_seconds=statistics.median(steps), samples_a_step=ranks[0].samples / len(steps) or None,
-                   split={phase: statistics.fmean(rank.split[phase] for rank in ranks) for phase in PHASES}
-                   if all(rank.split for rank in ranks) else None,
+                   split=trial.split or None,
                    communication_seconds=statistics.fmean(totals) if totals else None,
                    communication_from=ranks[0].communication_from,
-                   wire_bytes=statistics.fmean(rank.wire_bytes for rank in ranks),
+                   wire_bytes=statistics.fmean(rank.wire_bytes for rank in ranks) if trial.split else None,
                    first_memory_bytes=memory[0] if memory else None, most_memory_bytes=max(memory, default=None),
-                   start_up_seconds=trial.start_up_seconds, loss=trial.loss)
+                   start_up_seconds=trial.start_up_seconds, loss=_loss(trial))
 
     @property
     def cost(self) -> float:
         """Seconds a sample; a step, where the samples are not known."""
         return self.step_seconds / (self.samples_a_step or 1.0)
+
+
+def _loss(trial: Trial) -> float | None:
+    """The loss of the last step; NaN where it is known to be no finite number."""
+    if not any(rank.loss_weight for rank in trial.ranks):
+        return None
+    return math.nan if trial.loss is None else trial.loss
 
 
 @dataclass(frozen=True, kw_only=True)

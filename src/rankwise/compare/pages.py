@@ -8,11 +8,12 @@ from typing import Any
 from rankwise.compare.measured import PHASES
 from rankwise.compare.result import Result, Row
 from rankwise.compare.verdict import Verdict
-from rankwise.compare.words import headline, noise_in_words, notes
+from rankwise.compare.words import difference, headline, noise_in_words, notes
 from rankwise.page import Axis, Cell, Column, Page, Series, Table, bars, lines, stacked_bars
 
 _MILLISECONDS = 1e3
 _MEGABYTES = 1e-6
+_PERCENT = 100.0
 
 
 def page_of(result: Result, verdict: Verdict, values: dict[str, Any]) -> Page:
@@ -40,12 +41,12 @@ def _speed(page: Page, result: Result) -> None:
     if max(row.layout.devices for row in rows) > 1:
         section.chart(_scaling(result, rows))
     section.table(_table("Speed", rows, {
-        "step (ms)": lambda row: row.step_seconds * _MILLISECONDS,
-        "lowest (ms)": lambda row: row.lowest_step_seconds * _MILLISECONDS,
-        "highest (ms)": lambda row: row.highest_step_seconds * _MILLISECONDS,
-        "samples/s": lambda row: row.samples_a_second,
-        "speed-up": lambda row: row.speed_up,
-        "efficiency": lambda row: row.efficiency,
+        "step (ms)": lambda row: _scaled(row.step_seconds, _MILLISECONDS),
+        "lowest (ms)": lambda row: _scaled(row.lowest_step_seconds, _MILLISECONDS),
+        "highest (ms)": lambda row: _scaled(row.highest_step_seconds, _MILLISECONDS),
+        "samples/s": lambda row: _scaled(row.samples_a_second),
+        "speed-up": lambda row: _scaled(row.speed_up),
+        "efficiency (%)": lambda row: "-" if row.layout.devices == 1 else _scaled(row.efficiency, _PERCENT),
         "more than noise": lambda row: "-" if row.is_baseline else "yes" if row.is_beyond_noise else "no"}))
 
 
@@ -78,8 +79,8 @@ def _split(page: Page, result: Result) -> None:
             Series(name=phase, x=names, y=[(row.split or {})[phase] * _MILLISECONDS for row in rows])
             for phase in PHASES]))
     section.table(_table("Communication", rows, {
-        "not hidden (ms)": lambda row: (row.split or {})["communication"] * _MILLISECONDS,
-        "all (ms)": lambda row: _scaled(row.communication_seconds, _MILLISECONDS),
+        "not hidden (ms)": lambda row: _scaled((row.split or {})["communication"], _MILLISECONDS),
+        "all (ms)": lambda row: _scaled(row.communication_seconds, _MILLISECONDS) if row.communication_meaning else "-",
         "sent by a rank (MB)": lambda row: _scaled(row.wire_bytes, _MEGABYTES),
         "what it is": lambda row: row.communication_meaning or "none"}))
 
@@ -89,9 +90,9 @@ def _cost(page: Page, result: Result) -> None:
     page.section("What it costs").table(_table("Memory, start-up and loss", rows, {
         "memory, first (MB)": lambda row: _scaled(row.first_memory_bytes, _MEGABYTES),
         "memory, most (MB)": lambda row: _scaled(row.most_memory_bytes, _MEGABYTES),
-        "start-up (s)": lambda row: row.start_up_seconds,
+        "start-up (s)": lambda row: _scaled(row.start_up_seconds),
         "loss after the last step": lambda row: row.loss,
-        "relative difference": lambda row: None if row.sameness is None else row.sameness.difference}))
+        "relative difference": difference}))
 
 
 def _table(caption: str, rows: Sequence[Row], columns: dict[str, Callable[[Row], Cell]]) -> Table:
@@ -100,8 +101,9 @@ def _table(caption: str, rows: Sequence[Row], columns: dict[str, Callable[[Row],
                  [[str(row.layout), *(value(row) for value in columns.values())] for row in rows])
 
 
-def _scaled(value: float | None, by: float) -> float | None:
-    return None if value is None else value * by
+def _scaled(value: float | None, by: float = 1.0) -> float | None:
+    """A number in a table's unit, with four digits: more are noise."""
+    return None if value is None else float(f"{value * by:.4g}")
 
 
 def _rounds(result: Result) -> Table:

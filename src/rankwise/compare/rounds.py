@@ -42,10 +42,9 @@ class Measurements:
 
 
 def order(slots: Sequence[T], turn: int, turns: int) -> list[T]:
-    """The order of a round: rotated, so that each slot is early and late in turn; odd rounds run backwards."""
+    """The order of a round: rotated, so that over all rounds each slot is as early as it is late."""
     start = turn * len(slots) // turns
-    rotated = [*slots[start:], *slots[:start]]
-    return rotated[::-1] if turn % 2 else rotated
+    return [*slots[start:], *slots[:start]]
 
 
 def measure(runs: Runs, choice: Choice, scaling: Scaling, *, steps: int, rounds: int,
@@ -54,7 +53,7 @@ def measure(runs: Runs, choice: Choice, scaling: Scaling, *, steps: int, rounds:
 
     `tell` is given what runs now and its steps so far. Raises CouldNotRunError, and what `runs` raises.
     """
-    half = len(choice.others) // 2   # the control stands as far from the baseline as layouts do
+    half = (len(choice.others) + 1) // 2   # the control stands as far from the baseline as layouts do
     slots = [choice.baseline, *choice.others[:half], choice.baseline, *choice.others[half:]]
     found = [Series(layout=layout) for layout in slots]
     for turn in range(rounds):
@@ -62,7 +61,7 @@ def measure(runs: Runs, choice: Choice, scaling: Scaling, *, steps: int, rounds:
             series = found[number]
             if series.failure:
                 continue
-            what = f"{series.layout}, round {turn + 1} of {rounds}"
+            what = f"{series.layout}{', again' * (number == half + 1)}, round {turn + 1} of {rounds}"
             trial = _run(runs, series.layout, scaling, steps, _telling(tell, what))
             found[number] = _with(series, turn, trial)
             if series.layout is choice.baseline and trial.failure:

@@ -42,8 +42,9 @@ def notes(result: Result) -> list[str]:
 
 
 def meanings(result: Result) -> dict[str, str]:
-    """For each mode that communicates, what counts as communication in it, and what the figures were taken from."""
-    return {row.layout.mode: f"{row.communication_meaning}, from {row.communication_from or 'an unknown source'}"
+    """For each mode that communicates, what counts as communication in it, and what told how much there is in all."""
+    return {row.layout.mode: row.communication_meaning + (f" (in all: from {row.communication_from})"
+                                                          if row.communication_from else "")
             for row in result.rows if row.communication_meaning and row.split is not None}
 
 
