@@ -15,6 +15,7 @@ RUN_FOLDER = "RANKWISE_RUN_FOLDER" # the run's folder, chosen by the launcher
 JOB = "RANKWISE_JOB"               # file that says what a rank runs
 ATTEMPT = "RANKWISE_ATTEMPT"       # how often the launchers of the run have started its ranks before
 WITNESS = "RANKWISE_WITNESS"       # file that says what to watch of a training that is verified
+TRIAL = "RANKWISE_TRIAL"           # file that says for how many steps a trial measures
 DATA = "RANKWISE_DATA"             # folder in which data sets are kept
 
 
@@ -44,6 +45,12 @@ def job() -> Path | None:
 def witness() -> Path | None:
     """The file that says what to watch in this process, where `rankwise verify` started it."""
     text = os.environ.get(WITNESS)
+    return Path(text) if text else None
+
+
+def trial() -> Path | None:
+    """The file that says what to measure in this process, where a trial is made of it."""
+    text = os.environ.get(TRIAL)
     return Path(text) if text else None
 
 

@@ -118,10 +118,11 @@ class Ledger:
         self.enter(OTHER)
         self._steps_until_sample -= 1
 
-    def close(self) -> Book:
-        """End the interval, and begin the next."""
+    def close(self, *, samples_next: bool = True) -> Book:
+        """End the interval, and begin the next, whose first step is sampled unless `samples_next` says no."""
         book = Book(self._take_seconds(), sum(self._sent_bytes), self._communication_seconds)
-        self._sent_bytes, self._communication_seconds, self._steps_until_sample = [], None, 0
+        self._sent_bytes, self._communication_seconds = [], None
+        self._steps_until_sample = 0 if samples_next else -1
         return book
 
     def _take_seconds(self) -> Callable[[], Sequence[float]]:

@@ -24,6 +24,8 @@ from rankwise.run import Run
 from rankwise.settings import Settings
 from rankwise.sidechannel import SideChannel
 from rankwise.stepagreement import StepAgreement
+from rankwise.trial.plan import TrialPlan
+from rankwise.trial.run import TrialRun
 from rankwise.world import World
 
 _FOLDER = "run_folder"
@@ -92,12 +94,15 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
     torch.manual_seed(settings.seed)   # ranks that build a model build the same one
     mode = open_mode(resolve(settings, group.world), group=group, devices=settings.devices or 1, amp=settings.amp,
                      exact=settings.exact)
-    monitor = Monitor(group, folder, settings)
+    file = environment.trial()
+    plan = None if file is None else TrialPlan.read(file)
+    monitor = Monitor(group, folder, settings, keeps_books=plan is None)
     monitor.begin(mode.name, group.size * mode.replicas)
     channel = SideChannel.open(group.world, limit_seconds=settings.timeout)
     agreement = StepAgreement(channel, limit_seconds=settings.timeout)
-    run = Run(settings, group=group, mode=mode, monitor=monitor, agreement=agreement, folder=folder,
-              resume_from=resume_from)
+    parts: dict[str, Any] = {"group": group, "mode": mode, "monitor": monitor, "agreement": agreement,
+                             "folder": folder, "resume_from": resume_from}
+    run = Run(settings, **parts) if plan is None else TrialRun(plan, settings, **parts)
     limit_seconds = None
     PULSE.is_over = False   # as an earlier run in this process may have left it
     try:

@@ -35,7 +35,7 @@ class Monitor:
     add theirs together, and read the sum an interval later: no step waits for the device or for another rank.
     """
 
-    def __init__(self, group: Group, folder: Path, settings: Settings) -> None:
+    def __init__(self, group: Group, folder: Path, settings: Settings, *, keeps_books: bool = True) -> None:
         self._group, self._folder, self._settings = group, folder, settings
         self._meter = loss_meter(group, settings.exact)
         self._console: Console | None = None

@@ -1,0 +1,1 @@
+"""A trial: a training that ends after some steps, and leaves what each rank measured of them."""
