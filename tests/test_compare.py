@@ -1,0 +1,440 @@
+"""`rankwise compare`: what follows from trials whose times are known, and the command on a real training."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rankwise.compare.causes import losses
+from rankwise.compare.layouts import Choice, Layout, Refusal, choose
+from rankwise.compare.machine import Machine
+from rankwise.compare.noise import is_beyond, middle, noise, ratios
+from rankwise.compare.pages import page_of
+from rankwise.compare.result import Result
+from rankwise.compare.rounds import CouldNotRunError, measure, order
+from rankwise.compare.sameness import judge
+from rankwise.compare.scaling import Scaling
+from rankwise.compare.table import show
+from rankwise.compare.values import as_values
+from rankwise.compare.verdict import verdict
+from rankwise.errors import UsageError
+from rankwise.settings import Settings
+from rankwise.trials import RankTrial, Trial
+
+ALONE, DP, DDP, DDP4 = (Layout(mode="single"), Layout(mode="dp", devices=2), Layout(mode="ddp", devices=2),
+                        Layout(mode="ddp", devices=4))
+MACHINE = Machine(kind="cpu", name="a processor", cores=8, asked_threads=1, torch="2.13.0", python="3.12", platform="L")
+SPLIT = {"data": 0.0, "forward": 0.03, "backward": 0.06, "communication": 0.0, "optimizer": 0.01, "other": 0.0}
+
+
+def trial(*seconds: float, world_size: int = 1, split: Mapping[str, float] = SPLIT, samples: int = 64,
+          loss: float | None = 0.5, memory: Sequence[int] = (100_000_000,), **more: Any) -> Trial:
+    """A job whose ranks took so many seconds for each step; rank 0 is a tenth faster than the others."""
+    share = 0.0 if loss is None else 32 / world_size   # of the weight of 32
+    part = loss * share if loss is not None and math.isfinite(loss) else None
+    ranks = [RankTrial(
+        rank=rank, world_size=world_size, mode="any", first_step_at=0.0,
+        step_seconds=[each * (0.9 if rank == 0 < world_size - 1 else 1.0) for each in seconds], split=dict(split),
+        communication_total=0.02 if world_size > 1 else None, communication_from="a clock", wire_bytes=1e6,
+        samples=samples * len(seconds), micro_batches=len(seconds), loss=part, loss_weight=share,
+        memory_bytes=[size + rank for size in memory], model={}, arrivals=[])
+        for rank in range(world_size)]
+    return Trial(**{"ranks": ranks, "failure": "", "start_up_seconds": 4.0, **more})
+
+
+class Fake:
+    """Runs that take what a function says, and are written down."""
+
+    def __init__(self, seconds: Callable[[Layout, int], float | Trial | str]) -> None:
+        self.seconds, self.calls = seconds, []  # type: ignore[var-annotated]
+
+    def run(self, *, steps: int, warm_up: int, tell: Callable[[int], None], arguments: Sequence[str] = (),
+            **changes: Any) -> Trial:
+        layout = Layout(**changes)
+        number = sum(each == layout for each, _ in self.calls)
+        self.calls.append((layout, list(arguments)))
+        tell(warm_up + steps)
+        found = self.seconds(layout, number)
+        if isinstance(found, str):
+            return Trial(ranks=[], failure=found, start_up_seconds=None)
+        return found if isinstance(found, Trial) else trial(found, found, found, world_size=layout.processes)
+
+
+def compared(seconds: Callable[[Layout, int], float | Trial | str], *others: Layout, rounds: int = 3,
+             scaling: Scaling | None = None, machine: Machine = MACHINE, refusals: Sequence[Refusal] = ()) -> Result:
+    choice = Choice(baseline=ALONE, others=others, refusals=refusals)
+    chosen = scaling or Scaling()
+    measured = measure(Fake(seconds), choice, chosen, steps=3, rounds=rounds, tell=lambda what, steps: None)
+    return Result(target="train.py", scaling=chosen, machine=machine, steps=3, rounds=rounds, measurements=measured,
+                  refusals=refusals)
+
+
+# Which layouts
+
+
+def test_the_layouts_come_from_the_table_of_modes() -> None:
+    """One device once, and each mode of the table on each number; one process takes several devices only with ours."""
+    found = choose(Settings(accelerator="cpu"), devices="1,2,4", modes=None, amp="no", uses_rankwise=True)
+    assert [str(each) for each in (found.baseline, *found.others)] == [
+        "single on 1", "dp on 2", "dp on 4", "ddp on 2", "ddp on 4"]
+    assert not found.refusals
+    plain = choose(Settings(accelerator="cpu"), devices="2", modes=None, amp="no", uses_rankwise=False)
+    assert [str(each) for each in plain.others] == ["ddp on 2"]
+    assert [str(each.layout) for each in plain.refusals] == ["dp on 2"]
+    assert "does not use rankwise" in plain.refusals[0].reason
+
+
+def test_a_new_mode_comes_in_through_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mode that is added to the table is compared, without a word of it in this command."""
+    from rankwise import modes, settings
+    monkeypatch.setitem(modes.MODES, "zero", modes.MODES["ddp"])
+    monkeypatch.setattr(settings, "MODES", (*settings.MODES, "zero"))
+    found = choose(Settings(accelerator="cpu"), devices="2", modes="zero", amp="no", uses_rankwise=True)
+    assert [str(each) for each in found.others] == ["zero on 2"]
+
+
+def test_each_precision_has_its_one_device() -> None:
+    found = choose(Settings(accelerator="cpu"), devices="2", modes="ddp", amp="no,bf16", uses_rankwise=True)
+    assert [str(each) for each in (found.baseline, *found.others)] == [
+        "single on 1", "ddp on 2", "single on 1 bf16", "ddp on 2 bf16"]
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"devices": "1", "modes": None, "amp": "no"}, "nothing to compare"),
+    ({"devices": "2", "modes": "single", "amp": "no"}, "nothing to compare"),
+    ({"devices": "2,x", "modes": None, "amp": "no"}, "--devices has x"),
+    ({"devices": "2", "modes": "ring", "amp": "no"}, "--modes has ring"),
+    ({"devices": "2", "modes": None, "amp": "int8"}, "--amp has int8"),
+    ({"devices": ",", "modes": None, "amp": "no"}, "--devices is empty"),
+])
+def test_options_that_cannot_be_used(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        choose(Settings(accelerator="cpu"), uses_rankwise=True, **options)
+
+
+def test_more_accelerators_than_are_here_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout that needs a device that is not here is left out with the reason; where nothing is left, it is said."""
+    from rankwise import device
+    monkeypatch.setattr(device, "kind_of_device", lambda asked: "cuda")
+    monkeypatch.setattr(device, "count", lambda kind: 2)
+    found = choose(Settings(), devices="2,4", modes="ddp", amp="no", uses_rankwise=True)
+    assert [str(each) for each in found.others] == ["ddp on 2"]
+    assert [(str(each.layout), each.reason) for each in found.refusals] == [
+        ("ddp on 4", "It has 2 cuda devices, one for each rank.")]
+    with pytest.raises(UsageError, match="ddp on 4 cannot run here: It has 2 cuda devices"):
+        choose(Settings(), devices="4", modes="ddp", amp="no", uses_rankwise=True)
+
+
+# Scaling
+
+
+def test_the_batch_that_a_target_is_given() -> None:
+    """Strong: as it is. Weak: times the devices. Without an option of ours: nothing."""
+    assert Scaling().arguments(4) == []
+    assert Scaling(batch_size=60).arguments(4) == ["--batch-size", "60"]
+    assert Scaling(batch_size=60, is_weak=True).arguments(4) == ["--batch-size", "240"]
+    with pytest.raises(UsageError, match="--weak is given without --batch-size"):
+        Scaling(is_weak=True)
+    with pytest.raises(UsageError, match="does not use rankwise"):
+        Scaling(batch_size=64, uses_rankwise=False)
+
+
+# Rounds
+
+
+@given(st.integers(2, 9), st.integers(3, 8))
+def test_every_round_has_every_layout_once(count: int, rounds: int) -> None:
+    """Orders are permutations, and over the rounds no slot is early or late by more than half of what they rotate."""
+    orders = [order(range(count), turn, rounds) for turn in range(rounds)]
+    assert all(sorted(each) == list(range(count)) for each in orders)
+    for slot in range(count):
+        mean_place = statistics.fmean(each.index(slot) for each in orders)
+        assert abs(mean_place - (count - 1) / 2) <= max(0.5, count / rounds / 2)
+
+
+def test_the_baseline_runs_twice_a_round_and_batches_grow_in_weak_scaling() -> None:
+    fake = Fake(lambda layout, number: 0.1)
+    measure(fake, Choice(baseline=ALONE, others=[DP, DDP, DDP4], refusals=[]), Scaling(batch_size=8, is_weak=True),
+            steps=3, rounds=3, tell=lambda what, steps: None)
+    rounds = [[layout for layout, _ in fake.calls[first:first + 5]] for first in (0, 5, 10)]
+    assert len(fake.calls) == 15
+    assert rounds[0] == [ALONE, DP, DDP, ALONE, DDP4]
+    assert all(layouts.count(ALONE) == 2 for layouts in rounds)
+    assert {str(layout): words[1] for layout, words in fake.calls} == {
+        "single on 1": "8", "dp on 2": "16", "ddp on 2": "16", "ddp on 4": "32"}
+
+
+def test_a_layout_that_fails_is_not_run_again() -> None:
+    """It is listed with the first line of its failure; one that fails later keeps its rounds, and that is said."""
+    def seconds(layout: Layout, number: int) -> float | str:
+        if layout == DP:
+            return "Rank 0 of 1 failed: MisuseError: sync_batchnorm in mode dp.\n  More of it."
+        return "It was killed." if layout == DDP4 and number == 1 else 0.1
+    result = compared(seconds, DP, DDP, DDP4)
+    assert [(str(each.layout), each.reason) for each in result.missing] == [
+        ("dp on 2", "Rank 0 of 1 failed: MisuseError: sync_batchnorm in mode dp.")]
+    assert [(str(row.layout), row.rounds, row.failure) for row in result.rows] == [
+        ("single on 1", 3, ""), ("ddp on 2", 3, ""), ("ddp on 4", 1, "It was killed.")]
+    said = shown(result)
+    assert "ddp on 4 has 1 of 3 rounds; then it failed: It was killed." in said
+    assert "dp on 2 could not run: Rank 0 of 1 failed: MisuseError" in said
+
+
+def test_a_baseline_that_fails_ends_the_comparison() -> None:
+    with pytest.raises(CouldNotRunError, match="single on 1 failed") as caught:
+        compared(lambda layout, number: "Rank 0 failed: ValueError: no data" if layout == ALONE else 0.1, DDP)
+    assert caught.value.exit_code == 2
+    assert "no data" in str(caught.value)
+
+
+# Statistics
+
+
+def test_ratios_are_paired_within_rounds() -> None:
+    """A machine that is ten times slower in one round changes no ratio."""
+    base, ours = {0: 1.0, 1: 10.0, 2: 1.0}, {0: 0.5, 1: 5.0, 2: 0.5}
+    assert ratios(ours, base) == [0.5, 0.5, 0.5]
+    assert ratios({0: 1.0}, {1: 1.0}) == []
+    assert noise(base, {0: 1.25, 1: 10.0, 2: 0.9}) == pytest.approx(1.25)
+    assert noise({}, {}) == math.inf
+    assert middle({0: 4.0, 1: 1.0}, {0: 9.0}) == {0: 6.0}
+
+
+@pytest.mark.parametrize(("found", "beyond"), [([0.8, 0.7, 0.9], True), ([1.2, 1.3, 1.2], True),
+                                              ([0.95, 0.96, 0.97], False), ([0.5, 0.5, 1.01], False),
+                                              ([1.0, 1.0, 1.0], False), ([], False)])
+def test_more_than_noise(found: list[float], beyond: bool) -> None:
+    """In every round on one side, and the median further than runs of the baseline are from each other."""
+    assert is_beyond(found, 1.1) is beyond
+
+
+def test_where_nothing_differs_little_is_found() -> None:
+    """Of 2,000 comparisons of three equal rounds, about the 3.9 % that the rule promises; of a real fifth, most."""
+    generator = random.Random(4)
+
+    def run(factor: float) -> dict[int, float]:
+        return {number: factor * math.exp(generator.gauss(0, 0.02)) for number in range(3)}
+
+    def finds(factor: float) -> bool:
+        first, again = run(1.0), run(1.0)
+        return is_beyond(ratios(run(factor), middle(first, again)), noise(first, again))
+
+    assert 0.025 < statistics.fmean(finds(1.0) for _ in range(2000)) < 0.055
+    assert statistics.fmean(finds(1.2) for _ in range(300)) > 0.97
+
+
+# What a job measured
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
+    """Medians over steps of the slowest rank; samples, memory and loss over the ranks."""
+    result = compared(lambda layout, number: trial(0.1, 0.3, 0.2, world_size=layout.processes, memory=[10, 50]), DDP)
+    row = result.rows[1]
+    assert row.step_seconds == pytest.approx(0.2)
+    assert row.samples_a_second == pytest.approx(64 / 0.2)
+    assert (row.first_memory_bytes, row.most_memory_bytes) == (10, 51)   # of two ranks with two devices each
+    assert row.loss == pytest.approx(0.5)
+    assert row.communication_seconds == pytest.approx(0.02)
+
+
+def test_speed_up_and_efficiency() -> None:
+    """Against both runs of the baseline of the same round; the spread is that of the rounds."""
+    base = [0.10, 0.10, 0.12, 0.12, 0.40, 0.40]   # two in each round, of which the last was slow
+    result = compared(lambda layout, number: base[number] if layout == ALONE else [0.05, 0.08, 0.20][number], DDP)
+    alone, ours = result.rows
+    assert (alone.speed_up, alone.efficiency, alone.sameness) == (1.0, None, None)
+    assert not alone.is_beyond_noise
+    assert ours.speed_up == pytest.approx(2.0)
+    assert (ours.lowest_speed_up, ours.highest_speed_up) == (pytest.approx(1.5), pytest.approx(2.0))
+    assert ours.efficiency == pytest.approx(1.0)
+    assert (ours.lowest_step_seconds, ours.highest_step_seconds) == (0.05, 0.20)
+    assert ours.is_beyond_noise
+    assert result.noise == pytest.approx(1.0)
+
+
+def test_weak_scaling_compares_samples() -> None:
+    """Twice the samples in 1.25 times the time: 1.6 times as fast, at 80 %; losses are not compared."""
+    def job(layout: Layout, number: int) -> Trial:
+        return trial(*[0.1 if layout == ALONE else 0.125] * 3, world_size=layout.processes, samples=64 * layout.devices)
+    result = compared(job, DDP, scaling=Scaling(batch_size=64, is_weak=True))
+    row = result.rows[1]
+    assert (row.speed_up, row.efficiency) == (pytest.approx(1.6), pytest.approx(0.8))
+    assert row.sameness is None
+    assert "Loss: not compared" in shown(result)
+
+
+def test_a_plain_script_compares_steps() -> None:
+    """Without samples and without a split: that is said, and no number is made up."""
+    def job(layout: Layout, number: int) -> Trial:
+        plain = trial(*[0.1 if layout == ALONE else 0.06] * 3, world_size=layout.processes, samples=0, loss=None)
+        return replace(plain, ranks=[replace(rank, split={}, communication_total=None) for rank in plain.ranks])
+    result = compared(job, DDP, scaling=Scaling(uses_rankwise=False))
+    row = result.rows[1]
+    assert (row.samples_a_second, row.split, row.loss, row.sameness) == (None, None, None, None)
+    assert row.speed_up == pytest.approx(0.1 / 0.06)
+    said = shown(result)
+    assert "Where a step goes was not measured" in said
+    assert "Why is not known" in said
+    page_of(result, verdict(result), {}).to_html()
+
+
+# The same training?
+
+
+def test_the_loss_tells_another_training() -> None:
+    """A difference of rounding is none; one in the third digit is, unless the training differs from itself as much."""
+    def losing(other: float, again: float = 0.5) -> Result:
+        return compared(lambda layout, number: trial(0.1, world_size=layout.processes, loss=other if layout != ALONE
+                                                     else 0.5 if number % 2 == 0 else again), DDP)
+    rounded, wrong, unseeded = losing(0.50001), losing(0.51), losing(0.51, again=0.49)
+    assert rounded.rows[1].sameness is not None
+    assert rounded.rows[1].sameness.difference == pytest.approx(2e-5, rel=1e-3)
+    assert rounded.rows[1].sameness.is_same
+    assert "the same training, as far as one loss tells" in shown(rounded)
+    assert wrong.rows[1].sameness is not None
+    assert not wrong.rows[1].sameness.is_same
+    assert "ddp on 2 is not the same training, it seems" in shown(wrong)
+    assert unseeded.rows[1].sameness is not None
+    assert unseeded.rows[1].sameness.is_same
+    assert "One device differs from itself by 2.0e-02" in shown(unseeded)
+
+
+def test_losses_that_are_no_numbers() -> None:
+    assert judge([None], [0.5], [0.5], amp="no") is None
+    assert judge([], [0.5], [0.5], amp="no") is None
+    same = judge([math.nan], [math.nan], [math.nan], amp="no")
+    assert same is not None
+    assert same.is_same
+    wrong = judge([math.nan], [0.5], [0.5], amp="bf16")
+    assert wrong is not None
+    assert not wrong.is_same
+    assert verdict(compared(lambda layout, number: trial(0.1, world_size=layout.processes, loss=math.inf
+                                                         if layout == DDP else 0.5), DDP)).lines
+
+
+# Causes and verdict
+
+
+def test_losses_against_a_perfect_division() -> None:
+    """What is beyond a half of one device's time, the largest first; all communication is beyond it."""
+    ours = {**SPLIT, "forward": 0.02, "backward": 0.05, "communication": 0.03, "optimizer": 0.01, "data": 0.001}
+    found = [(each.of, round(each.seconds, 6)) for each in losses(ours, SPLIT, 2)]
+    assert found == [("communication", 0.03), ("computation", 0.025), ("optimizer", 0.005), ("data", 0.001)]
+    assert losses({name: each / 4 for name, each in SPLIT.items()}, SPLIT, 4) == []
+
+
+def split_of(step: float, **parts: float) -> dict[str, float]:
+    """A split of which the rest is backward."""
+    return {**dict.fromkeys(SPLIT, 0.0), **parts, "backward": step - sum(parts.values())}
+
+
+def job_of(steps: Mapping[Layout, tuple[float, Mapping[str, float]]]) -> Callable[[Layout, int], Trial]:
+    def job(layout: Layout, number: int) -> Trial:
+        step, split = steps[layout]
+        return trial(*[step * (1 + 0.001 * number)] * 3, world_size=layout.processes, split=split)
+    return job
+
+
+def test_a_verdict_for_several_devices() -> None:
+    """What to use, by how much, why, and what would change it; the other mode is compared with it."""
+    result = compared(job_of({ALONE: (0.1, split_of(0.1, forward=0.03)), DP: (0.09, split_of(0.09, forward=0.03)),
+                              DDP: (0.06, split_of(0.06, communication=0.01, forward=0.02))}), DP, DDP)
+    found = verdict(result)
+    assert found.best.layout == DDP
+    assert found.use.startswith("Use ddp on 2: 1.67 times as fast as single on 1 (60.1 ms a step instead of 100 ms), "
+                                "an efficiency of 8")
+    assert "10.0 ms in communication (all-reduce of gradients)" in found.why
+    assert "a faster link" in found.change
+    assert any(line.startswith("dp on 2 takes 1.50 times as long as ddp on 2") for line in found.remarks)
+
+
+def test_a_verdict_for_one_device() -> None:
+    """Two devices that share the cores gain nothing: stay, and what would change it is cores."""
+    shared = replace(MACHINE, cores=2, asked_threads=None)
+    result = compared(job_of({ALONE: (0.1, split_of(0.1)), DDP: (0.12, split_of(0.12, communication=0.01))}), DDP,
+                      machine=shared)
+    found = verdict(result)
+    assert found.best.layout == ALONE
+    assert found.use == ("Use single on 1: nothing else is faster by more than the noise. The fastest other layout is "
+                         "ddp on 2, at 0.83 times its speed.")
+    assert "60.0 ms in forward and backward" in found.why
+    assert "one device computes with 2 threads, and 2 such devices share 2 cores" in found.change
+    assert "--threads 1 compares devices of one core" in found.change
+    assert "slices of this size" not in found.change
+
+
+def test_fewer_devices_win_where_more_bring_nothing() -> None:
+    """Four devices that are as fast as two, up to the noise, are not worth it."""
+    def job(layout: Layout, number: int) -> float:
+        if layout == ALONE:
+            return [0.100, 0.104, 0.100, 0.103, 0.100, 0.104][number]
+        return 0.060 if layout == DDP else [0.059, 0.059, 0.060][number]
+    found = verdict(compared(job, DDP, DDP4))
+    assert found.best.layout == DDP
+
+
+def test_two_precisions_on_one_device() -> None:
+    half = Layout(mode="single", amp="bf16")
+    found = verdict(compared(lambda layout, number: 0.1 if layout == ALONE else 0.05, half))
+    assert found.use == ("Use single on 1 bf16: 2.00 times as fast as single on 1 (50.0 ms a step instead of 100 ms).")
+    assert found.why == ""
+
+
+# Output
+
+
+def shown(result: Result, width: int = 100) -> str:
+    written = io.StringIO()
+    show(Console(width=width, soft_wrap=True, file=written), result, verdict(result))
+    return written.getvalue()
+
+
+def test_the_table_fits_a_terminal_of_eighty_columns() -> None:
+    result = compared(job_of({ALONE: (0.1, split_of(0.1)), DP: (0.09, split_of(0.09)), DDP: (0.06, split_of(
+        0.06, communication=0.01))}), DP, DDP)
+    lines = shown(result).splitlines()
+    for head in ("step", "data", "memory, first"):
+        row = next(number for number, line in enumerate(lines) if line.split()[:1] == ["layout"] and head in line)
+        assert all(len(line.rstrip()) <= 80 for line in lines[row:row + 4])
+
+
+def test_the_json_holds_every_number_and_no_infinity() -> None:
+    """Numbers of the rows and of each round, plain; what is not measured or not finite is null."""
+    result = compared(lambda layout, number: trial(0.1, world_size=layout.processes, loss=math.nan), DDP,
+                      refusals=[Refusal(layout=DP, reason="Not here.")])
+    values = as_values(result, verdict(result))
+    again = json.loads(json.dumps(values, allow_nan=False))
+    assert again == values
+    assert [each["layout"] for each in values["layouts"]] == ["single on 1", "ddp on 2"]
+    assert values["layouts"][1]["rounds"][2]["step_seconds"] == pytest.approx(0.1)
+    assert values["layouts"][1]["loss"] is None
+    assert values["could_not_run"] == [{"layout": "dp on 2", "mode": "dp", "devices": 2, "amp": "no",
+                                        "reason": "Not here."}]
+    assert values["noise"] == 0
+    assert values["verdict"][0].startswith("Use ")
+
+
+def test_the_page_has_the_numbers_of_the_json(tmp_path: Path) -> None:
+    """compare.html carries the values of compare.json, and every layout in its charts."""
+    result = compared(job_of({ALONE: (0.1, split_of(0.1)), DDP: (0.06, split_of(0.06, communication=0.01))}), DDP)
+    found = verdict(result)
+    values = as_values(result, found)
+    page_of(result, found, values).write(tmp_path / "compare.html")
+    text = (tmp_path / "compare.html").read_text()
+    data = json.loads(text.split('id="data">', 1)[1].split("</script>", 1)[0])
+    assert data["values"] == values
+    bars = data["charts"][0]["traces"][0]
+    assert bars["x"][0] == ["single on 1", "ddp on 2"]
+    assert bars["plotly"]["y"] == [each["step_seconds"] * 1000 for each in values["layouts"]]
