@@ -17,8 +17,8 @@ ROOT = SOURCE.parent.parent
 LAYERS = [
     ["errors"],
     ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions",
-     "quantities"],
-    ["environment", "runfolder", "page", "jobprogress", "ledger"],
+     "quantities", "rankstatus"],
+    ["environment", "runfolder", "history", "page", "jobprogress", "ledger"],
     ["device", "group", "collectives", "sidechannel"],
     ["orderfree", "stepagreement", "watchdog"],
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],
@@ -27,7 +27,7 @@ LAYERS = [
     ["trial"],
     ["launcher"],
     ["trials"],
-    ["verify", "compare", "plan", "report"],
+    ["verify", "compare", "plan", "report", "watch"],
     ["cli", "recipes"],
     ["__main__"],
 ]

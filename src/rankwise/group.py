@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from rankwise import environment
 from rankwise.errors import PeerError, RankwiseError
-from rankwise.ledger import Ledger
+from rankwise.ledger import PHASES, Ledger
 from rankwise.pulse import PULSE
 from rankwise.world import World
 
@@ -56,7 +56,8 @@ class Group:
         self.world, self.device, self.timeout_seconds = world, device, timeout_seconds
         self.rank, self.size, self.is_main = world.rank, world.size, world.is_main
         self.process_group, self._store = process_group, store
-        self.ledger = Ledger.of(device)
+        self.ledger = ledger = Ledger.of(device)
+        PULSE.phase = lambda: PHASES[ledger.phase]
         self._alone_blocks = 0
 
     @classmethod
@@ -258,6 +259,7 @@ class Group:
 
     def close(self) -> None:
         """Leave the group; the threads of its transport end here."""
+        PULSE.phase = str
         if self.process_group is not None:
             # A thread of gloo may still be letting go of its last tensor, for which it needs Python's lock; torch 2.7
             # holds that lock while it waits for the thread to end.

@@ -5,6 +5,7 @@
     ├── metrics.jsonl, tensorboard/   what was logged
     ├── logs/rank0.log, ...           what each rank printed
     ├── stalls/report.txt, ...        where the ranks stood when they stalled, or when one was lost
+    ├── status/rank0.json, ...        what each rank does: written anew each second
     └── checkpoints/step-000392/      what a resumed run continues from
 """
 
@@ -26,6 +27,7 @@ SETTINGS = "settings.json"
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
 STALLS = "stalls"
+STATUS = "status"
 LATEST = "latest"
 AUTO = "auto"
 
@@ -99,7 +101,7 @@ def _begun(folder: Path) -> float:
 def discard_unused(folder: Path) -> None:
     """Remove the folder of a run that could not be used as given and never began; one that holds more is kept."""
     with contextlib.suppress(OSError):
-        if {each.name for each in folder.iterdir()} <= {SETTINGS, LOGS, STALLS}:
+        if {each.name for each in folder.iterdir()} <= {SETTINGS, LOGS, STALLS, STATUS}:
             shutil.rmtree(folder)
             folder.parent.rmdir()   # with its last run
 

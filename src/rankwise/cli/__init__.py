@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from rankwise.cli import compare, recipes, report, run, verify
+from rankwise.cli import compare, plan, recipes, report, run, verify, watch
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 
 _START = """\b
@@ -25,7 +25,9 @@ app = typer.Typer(name="rankwise", add_completion=False, epilog=_START, rich_mar
 run.add_to(app)
 verify.add_to(app)
 compare.add_to(app)
+plan.add_to(app)
 report.add_to(app)
+watch.add_to(app)
 recipes.add_to(app)
 
 

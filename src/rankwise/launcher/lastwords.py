@@ -1,6 +1,7 @@
 """A rank's last words: why it ends, and where all ranks stood then, left where the launcher looks.
 
-The watchdog of this process has its beginning and its end here; it ends a rank that stands still with all others.
+The watchdog of this process has its beginning and its end here, and so has its bulletin, which says what the rank does.
+The watchdog ends a rank that stands still with all others.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pathlib import Path
 from rankwise import environment
 from rankwise.errors import EXIT_FAILED, PeerError, RankwiseError
 from rankwise.launcher.failure import Failure
+from rankwise.pulse import PULSE
 from rankwise.settings import Settings
 from rankwise.watchdog import ending
+from rankwise.watchdog.bulletin import Bulletin
 from rankwise.watchdog.watch import Watch
 from rankwise.world import World
 
@@ -29,13 +32,18 @@ _watch: Watch | None = None   # of this process
 
 @contextlib.contextmanager
 def watched_over(settings: Settings, world: World, folder: Path) -> Iterator[None]:
-    """Within this block a thread sees whether the training moves, unless one does already. It may end this process."""
+    """Within this block threads see whether the training moves, and tell of it, unless some do already.
+
+    They may end this process.
+    """
     global _watch
     if _watch is not None:
         yield
         return
     _watch = Watch(world, folder, stall_seconds=settings.stall_timeout, leave_word=_leave_word_of_stall, end=_end)
+    bulletin = Bulletin(world, folder, PULSE)
     _watch.start()
+    bulletin.start()
     end = None
     try:
         yield
@@ -43,7 +51,9 @@ def watched_over(settings: Settings, world: World, folder: Path) -> Iterator[Non
         end = ending.of_error(world.rank, error)
         raise
     finally:
-        _watch.stop(end or ending.of_return(world.rank))
+        end = end or ending.of_return(world.rank)
+        _watch.stop(end)
+        bulletin.stop(end)
         _watch = None
 
 

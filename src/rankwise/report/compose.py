@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rankwise.history import FILE, History
 from rankwise.page import Page, Section
 from rankwise.report import curves, summary, tables
-from rankwise.report.history import FILE, History
 from rankwise.report.thinning import POINTS
 from rankwise.report.timeline import of_same_names
 from rankwise.report.view import Axes, View, views_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rankwise.history import PHASES, Event, Split, Start
 from rankwise.page import Axis, Chart, Mark, Series, areas, lines, stacked_bars
-from rankwise.report.history import PHASES, Event, Split, Start
 from rankwise.report.means import mean_over_ranks, merged
 from rankwise.report.thinning import POINTS, kept
 from rankwise.report.view import Axes, View

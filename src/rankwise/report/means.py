@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rankwise.report.history import PHASES, Event, RankSplit, Split
+from rankwise.history import PHASES, Event, RankSplit, Split
 
 
 @dataclass(frozen=True, kw_only=True)

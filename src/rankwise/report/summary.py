@@ -7,8 +7,8 @@ import statistics
 from typing import Any
 
 from rankwise import quantities
+from rankwise.history import Split
 from rankwise.page import Cell
-from rankwise.report.history import Split
 from rankwise.report.means import of_rank
 from rankwise.report.tables import moment
 from rankwise.report.view import View

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from rankwise import quantities
+from rankwise.history import PHASES, Checkpoint, End, Event, Split, Start
 from rankwise.page import Cell, Column, Table
-from rankwise.report.history import PHASES, Checkpoint, End, Event, Split, Start
 from rankwise.report.means import of_rank
 from rankwise.report.view import View
 from rankwise.settings import Settings, option

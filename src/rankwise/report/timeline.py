@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from rankwise.report.history import Event, History, Numbers, Start
+from rankwise.history import Event, History, Numbers, Start
 
 
 class Timeline:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankwise.history import Event, History
 from rankwise.page import Axis
-from rankwise.report.history import Event, History
 from rankwise.report.timeline import Timeline
 
 

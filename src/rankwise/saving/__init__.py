@@ -87,9 +87,10 @@ class Saving:
         obstacle = self.obstacle(is_in_step)
         if obstacle is not None:
             raise obstacle
-        metrics = self._parts.monitor.metrics(steps)
-        position = self._position(epoch, steps)
-        folder, lines = self._checkpoints.save(steps, self._parts.prepared.things, position, metrics)
+        with PULSE.saving():
+            metrics = self._parts.monitor.metrics(steps)
+            position = self._position(epoch, steps)
+            folder, lines = self._checkpoints.save(steps, self._parts.prepared.things, position, metrics)
         self.due.saved(steps)
         for line in [*lines, *self._on_metric(folder, metrics)]:
             self._parts.monitor.print(line)

@@ -22,6 +22,7 @@ from rankwise import runfolder
 from rankwise.pulse import PULSE
 from rankwise.watchdog import ending, recorder, signs, stacks
 from rankwise.watchdog.dataworkers import DataWorkers, place_in
+from rankwise.watchdog.loading import is_loaded
 from rankwise.watchdog.pace import Pace, children_compute
 from rankwise.watchdog.report import compose
 from rankwise.watchdog.state import Doing, RankState
@@ -112,7 +113,7 @@ class Watch:
 
     def _connected(self) -> SideChannel | None:
         """The line to the other ranks, when the process group of the training is there; None where this rank ends."""
-        while not _is_loaded("torch"):
+        while not is_loaded("torch"):
             if self._pause(_POLL_SECONDS):
                 return None
         signs.attach(PULSE)
@@ -268,10 +269,4 @@ class Watch:
 
 def _has_process_group() -> bool:
     """Whether this process has met other ranks; torch is not loaded for the question."""
-    return _is_loaded("torch.distributed") and bool(sys.modules["torch.distributed"].is_initialized())
-
-
-def _is_loaded(name: str) -> bool:
-    """Whether the script has imported this module, to the end."""
-    module = sys.modules.get(name)
-    return module is not None and not getattr(module.__spec__, "_initializing", False)
+    return is_loaded("torch.distributed") and bool(sys.modules["torch.distributed"].is_initialized())

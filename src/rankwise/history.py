@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ FILE = "metrics.jsonl"
 PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
 """The parts of a step, which add up to its time; `communication` is what is not hidden behind backward."""
 
+_LATEST_BYTES = 256_000
 _PLACE = ("step", "epoch", "time")
 Values = Mapping[str, Any]
 
@@ -126,16 +128,33 @@ def read(folder: Path) -> History:
     except OSError as error:
         raise UsageError(f"The file {path} cannot be read.", f"The system says: {error.strerror}.",
                          "Check its permissions.") from None
+    found = _parsed(folder, text)
+    if not found.events:
+        raise UsageError(f"The file {path} has no line that can be read.", "It is empty." if found.damaged == 0 else
+                         f"It has {found.damaged} damaged line{'s' * (found.damaged != 1)}.",
+                         "Look into the run's folder for what else there is: logs, checkpoints.")
+    return found
+
+
+def latest(folder: Path) -> History:
+    """The last part of the history of the run in this folder, which may be empty; quick also where the log is long."""
+    try:
+        with (folder / FILE).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LATEST_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return History(name=folder.name, folder=folder)
+    return _parsed(folder, text.partition("\n")[2] if size > _LATEST_BYTES else text)
+
+
+def _parsed(folder: Path, text: str) -> History:
     events, damaged = [], 0
     for line in filter(str.strip, text.splitlines()):
         try:
             events.append(_event(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError):
             damaged += 1
-    if not events:
-        raise UsageError(f"The file {path} has no line that can be read.",
-                         f"It has {damaged} damaged line{'s' * (damaged != 1)}." if damaged else "It is empty.",
-                         "Look into the run's folder for what else there is: logs, checkpoints.")
     return History(name=folder.name, folder=folder, events=tuple(events), damaged=damaged)
 
 
