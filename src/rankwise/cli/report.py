@@ -39,8 +39,8 @@ def _report(
     """
     folders = list(dict.fromkeys(runfolder.find(name, Path(runs)).resolve() for name in run))
     target = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    from rankwise.history import read
     from rankwise.report.compose import page_of
-    from rankwise.report.history import read
     page = page_of([read(folder) for folder in folders], now=time.time())
     try:
         page.write(target)
