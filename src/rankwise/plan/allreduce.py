@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ import torch.distributed as dist
 
 from rankwise import environment
 from rankwise.device import device_of, kind_of_device
-from rankwise.group import Group
+from rankwise.group import backend_of
 from rankwise.settings import Settings
+from rankwise.world import World
 
 SIZES_BYTES = tuple(4 ** power << 10 for power in range(9))   # 1 KB to 64 MB
 _SECONDS_A_SIZE = 0.4
@@ -24,45 +26,47 @@ _FEWEST, _MOST = 3, 20
 
 
 def main(file: Path) -> None:
-    """Time all-reduces over this rank's group; rank 0 writes {bytes: [seconds, ...]} to `file`."""
-    world, settings = environment.world(), environment.settings() or Settings()
-    assert world is not None
-    group = Group.open(world, device_of(world, kind_of_device(settings.accelerator)), timeout_seconds=settings.timeout)
+    """Time all-reduces over all ranks of this job; rank 0 writes {bytes: [seconds, ...]} to `file`."""
+    world, settings = environment.world() or World(), environment.settings() or Settings()
+    device = device_of(world, kind_of_device(settings.accelerator))
+    dist.init_process_group(backend_of(device), timeout=timedelta(seconds=settings.timeout))
     try:
-        found = timed(group)
-        if group.is_main:
+        found = timed(device)
+        if world.is_main:
             file.write_text(json.dumps(found), encoding="utf-8")
     finally:
-        group.close()
+        dist.destroy_process_group()
 
 
-def timed(group: Group) -> dict[int, list[float]]:
-    """Seconds of an all-reduce between the ranks of `group`, by its bytes, several times each."""
+def timed(device: torch.device) -> dict[int, list[float]]:
+    """Seconds of an all-reduce between all ranks, by its bytes, several times each."""
     found: dict[int, list[float]] = {}
     for size in SIZES_BYTES:
-        tensor = torch.zeros(size // 4, device=group.device)
-        _seconds(tensor, group, 1)   # the first pass makes buffers
-        likely = _agreed(_seconds(tensor, group, 1), group)
+        tensor = torch.zeros(size // 4, device=device)
+        _seconds(tensor, 1)   # the first pass makes buffers
+        likely = _agreed(_seconds(tensor, 1), device)
         in_a_row = _IN_A_ROW if likely < _SHORT_SECONDS else 1
         repeats = min(_MOST, max(_FEWEST, int(_SECONDS_A_SIZE / (in_a_row * likely))))
-        found[size] = [_seconds(tensor, group, in_a_row) for _ in range(repeats)]
+        found[size] = [_seconds(tensor, in_a_row) for _ in range(repeats)]
         if likely > _LONGEST_SECONDS:
             break
     return found
 
 
-def _agreed(seconds: float, group: Group) -> float:
+def _agreed(seconds: float, device: torch.device) -> float:
     """The largest over the ranks, which go on alike."""
-    return group.max(torch.tensor([seconds], device=group.device)).item()
+    largest = torch.tensor([seconds], device=device)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest.item()
 
 
-def _seconds(tensor: torch.Tensor, group: Group, in_a_row: int) -> float:
-    group.barrier()
-    _wait_for(group.device)
+def _seconds(tensor: torch.Tensor, in_a_row: int) -> float:
+    dist.barrier()
+    _wait_for(tensor.device)
     began = time.perf_counter()
     for _ in range(in_a_row):
-        dist.all_reduce(tensor, group=group.process_group)
-    _wait_for(group.device)
+        dist.all_reduce(tensor)
+    _wait_for(tensor.device)
     return (time.perf_counter() - began) / in_a_row
 
 

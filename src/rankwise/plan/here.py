@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from rankwise import processor
 from rankwise.device import count, kind_of_device
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.group import backend_of
@@ -39,7 +40,7 @@ def machine(accelerator: str, devices_per_node: int) -> Machine:
     memory: int | None = psutil.virtual_memory().total // devices_per_node if kind == "cpu" else None
     if kind == "cuda":
         memory = torch.cuda.get_device_properties(0).total_memory
-    return Machine(kind=kind, backend=backend_of(torch.device(kind)), memory_bytes=memory, cores=layout.cores())
+    return Machine(kind=kind, backend=backend_of(torch.device(kind)), memory_bytes=memory, cores=processor.cores())
 
 
 def measured_link(settings: Settings, folder: Path) -> Link:

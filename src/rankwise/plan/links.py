@@ -30,10 +30,19 @@ class Link:
     bytes_per_second: float
     spread: float
     source: str
+    is_latency_stated: bool = False
 
     def seconds(self, message_bytes: float) -> float:
         """Seconds that one message takes."""
         return self.latency_seconds + message_bytes / self.bytes_per_second
+
+    def over(self, backend: str) -> Link:
+        """The link by name as a backend uses it: gloo takes its own time for a message, unless the user states one."""
+        if self.is_latency_stated:
+            return self
+        known = _known()
+        latency = known["gloo_latency_seconds"] if backend == "gloo" else self.latency_seconds
+        return replace(self, latency_seconds=latency, source=f"{self.source} {known['sources'][backend]}")
 
     def slower_by(self, share: float) -> Link:
         """The same link where all takes (1 + `share`) times as long; a negative share makes it faster."""
@@ -53,7 +62,9 @@ def link(option: str, text: str) -> Link:
         raise UsageError(f"{option} is {text}.", f"Links by name are {', '.join(names())}; a rate is written 40gbit, "
                          "250mbit or 12.5GB/s, and may have a latency behind it: 40gbit:20us.",
                          f"Did you mean {option} {close[0]}?" if close else f"Give {option} 100gbit, for example.")
-    return replace(found, name=text, latency_seconds=_latency(option, text, latency)) if latency else found
+    if not latency:
+        return found
+    return replace(found, name=text, latency_seconds=_latency(option, text, latency), is_latency_stated=True)
 
 
 def names() -> list[str]:
@@ -74,18 +85,17 @@ def _named(name: str) -> Link | None:
         return None
     return Link(name=name, latency_seconds=found["latency_seconds"],
                 bytes_per_second=found["bytes_per_second"] * found["achieved"], spread=found["spread"],
-                source=f"{found['achieved']:.0%} of the nominal rate. {known['sources'][found['source']]}")
+                source=known["sources"][found["source"]])
 
 
 def _stated(rate: str) -> Link | None:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(mbit|gbit|MB/s|GB/s)", rate)
     if found is None or float(found[1]) == 0:
         return None
-    likely: float = _known()["links"]["100gbit"]["latency_seconds"]
+    likely = float(_known()["links"]["100gbit"]["latency_seconds"])
     return Link(name=rate, latency_seconds=likely, spread=_STATED_SPREAD,
                 bytes_per_second=float(found[1]) * _BYTES_PER_SECOND[found[2]],
-                source="The rate is as stated, with 10 % either way. The latency is that of the links by name, "
-                       "where none is stated.")
+                source="The rate is as stated, with 10 % either way.")
 
 
 def _latency(option: str, text: str, latency: str) -> float:
