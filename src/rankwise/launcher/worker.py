@@ -29,6 +29,7 @@ from rankwise.launcher.lastwords import recorded, watched_over
 from rankwise.lifetime import end_with_parent
 from rankwise.pulse import PULSE
 from rankwise.settings import Settings
+from rankwise.trial import timed
 from rankwise.witness import watched
 from rankwise.world import World
 
@@ -109,7 +110,7 @@ def _run(job: Job, folder: Path, world: World, run_folder: Path) -> int:
     """The job's exit code; what it raised is left for the launcher, which shows it and puts it into the log."""
     try:
         settings = environment.settings() or Settings()
-        with watched_over(settings, world, run_folder), recorded(), _compared(settings), watched():
+        with watched_over(settings, world, run_folder), recorded(), _compared(settings), watched(), timed():
             execute(job, folder)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

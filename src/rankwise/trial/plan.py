@@ -14,12 +14,14 @@ class TrialPlan:
     """`steps` updates are measured after `warm_up` others; then the training ends. Results are left in `folder`.
 
     With `arrivals` each gradient's arrival in a backward pass is noted, which costs some microseconds a parameter.
+    `is_plain` says that the script does not use rankwise, so that its steps are seen from outside.
     """
 
     folder: str
     steps: int
     warm_up: int
     arrivals: bool = False
+    is_plain: bool = False
 
     def write(self) -> Path:
         """Keep this plan in its folder; returns the file."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 _PROGRESS = "steps"
+_TELL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +65,24 @@ def _file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 
 
-def tell_steps(folder: Path, steps: int) -> None:
-    """Say how far the trial is."""
-    (folder / _PROGRESS).write_text(str(steps))
+class TrialOver(SystemExit):
+    """The last step of a trial is done; raised on all ranks at the same step."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Progress:
+    """Says how far a trial is, now and then; for rank 0."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file, self._told_at = folder / _PROGRESS, 0.0
+
+    def tell(self, steps: int) -> None:
+        now = time.monotonic()
+        if now - self._told_at > _TELL_SECONDS:
+            self._told_at = now
+            self._file.write_text(str(steps))
 
 
 def steps_made(folder: Path) -> int:

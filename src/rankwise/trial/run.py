@@ -18,17 +18,9 @@ from rankwise.microbatch import MicroBatch
 from rankwise.monitor.memory import peak_memory_bytes
 from rankwise.run import Optimizers, Run
 from rankwise.trial.plan import TrialPlan
-from rankwise.trial.result import RankTrial, tell_steps
+from rankwise.trial.result import Progress, RankTrial, TrialOver
 
-_TELL_SECONDS = 0.5
 _SAMPLE_STEPS = 10
-
-
-class TrialOver(SystemExit):
-    """The last step of a trial is done; raised on all ranks at the same step."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
 
 
 class TrialRun(Run):
@@ -38,7 +30,7 @@ class TrialRun(Run):
         super().__init__(*args, **kwargs)
         self._plan, self._books = plan, list[Book]()
         self._samples = self._micro_batches = 0
-        self._first_step_at = self._told_at = 0.0
+        self._progress, self._first_step_at = Progress(Path(plan.folder)), 0.0
         self._loss = self._loss_weight = 0.0
         self._arrivals: dict[nn.Parameter, list[float]] = {}
         self._backward_began_at = 0.0
@@ -96,7 +88,8 @@ class TrialRun(Run):
         if self.steps == 1:
             self._synchronise()
             self._first_step_at = time.time()
-        self._tell_progress()
+        if self.is_main:
+            self._progress.tell(self.steps)
         if self.steps == self._plan.warm_up + self._plan.steps:
             self._write()
             raise TrialOver
@@ -106,12 +99,6 @@ class TrialRun(Run):
         """A training may be shorter than its trial."""
         if self._books:
             self._write()
-
-    def _tell_progress(self) -> None:
-        now = time.monotonic()
-        if self.is_main and now - self._told_at > _TELL_SECONDS:
-            self._told_at = now
-            tell_steps(Path(self._plan.folder), self.steps)
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":

@@ -49,7 +49,8 @@ class Trials:
         folder, run_folder = self._folder / f"{number}", self._folder / "runs" / f"{number}"
         for each in (folder, run_folder):
             each.mkdir(parents=True)
-        plan = TrialPlan(folder=str(folder), steps=steps, warm_up=warm_up, arrivals=arrivals)
+        plan = TrialPlan(folder=str(folder), steps=steps, warm_up=warm_up, arrivals=arrivals,
+                         is_plain=not self._target.uses_rankwise)
         launched_at = time.time()
         try:
             settings = layout.with_devices(self._settings.having(**changes))
