@@ -22,7 +22,7 @@ from rankwise.compare.layouts import Choice, Layout, Refusal, choose
 from rankwise.compare.machine import Machine
 from rankwise.compare.noise import is_beyond, middle, noise, ratios
 from rankwise.compare.pages import page_of
-from rankwise.compare.result import Result
+from rankwise.compare.result import Result, reason
 from rankwise.compare.rounds import CouldNotRunError, measure, order
 from rankwise.compare.sameness import judge
 from rankwise.compare.scaling import Scaling
@@ -180,16 +180,17 @@ def test_a_layout_that_fails_is_not_run_again() -> None:
     """It is listed with the first line of its failure; one that fails later keeps its rounds, and that is said."""
     def seconds(layout: Layout, number: int) -> float | str:
         if layout == DP:
-            return "Rank 0 of 1 failed: MisuseError: sync_batchnorm in mode dp.\n  More of it."
+            return "Rank 0 of 1 failed: MisuseError\nIt was given dp.\n  Dp cannot do it.\n  Give ddp."
         return "It was killed." if layout == DDP4 and number == 1 else 0.1
     result = compared(seconds, DP, DDP, DDP4)
     assert [(str(each.layout), each.reason) for each in result.missing] == [
-        ("dp on 2", "Rank 0 of 1 failed: MisuseError: sync_batchnorm in mode dp.")]
+        ("dp on 2", "It was given dp. Dp cannot do it.")]
     assert [(str(row.layout), row.rounds, row.failure) for row in result.rows] == [
         ("single on 1", 3, ""), ("ddp on 2", 3, ""), ("ddp on 4", 1, "It was killed.")]
     said = shown(result)
     assert "ddp on 4 has 1 of 3 rounds; then it failed: It was killed." in said
-    assert "dp on 2 could not run: Rank 0 of 1 failed: MisuseError" in said
+    assert "dp on 2 could not run: It was given dp." in said
+    assert reason("Rank 1 of 2 failed: ValueError: no\nTraceback") == "Rank 1 of 2 failed: ValueError: no"
 
 
 def test_a_baseline_that_fails_ends_the_comparison() -> None:
@@ -368,7 +369,7 @@ def test_a_verdict_for_one_device() -> None:
     found = verdict(result)
     assert found.best.layout == ALONE
     assert found.use == ("Use single on 1: nothing else is faster by more than the noise. The fastest other layout is "
-                         "ddp on 2, at 0.83 times its speed.")
+                         "ddp on 2, at 0.83 times its speed, which is more than the noise.")
     assert "60.0 ms in forward and backward" in found.why
     assert "one device computes with 2 threads, and 2 such devices share 2 cores" in found.change
     assert "--threads 1 compares devices of one core" in found.change

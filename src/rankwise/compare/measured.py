@@ -24,6 +24,7 @@ class Measured:
     not hide. Memory is a device's peak (on a CPU a process's), of the first device and of the one with the most.
     """
 
+    steps: int
     step_seconds: float
     samples_a_step: float | None
     split: Mapping[str, float] | None
@@ -39,11 +40,10 @@ class Measured:
     def of(cls, trial: Trial) -> Measured:
         """What a trial that did not fail measured."""
         ranks, steps = trial.ranks, trial.step_seconds
-        totals = [rank.communication_total for rank in ranks if rank.communication_total is not None]
         memory = [size for rank in ranks for size in rank.memory_bytes]
-        return cls(step_seconds=statistics.median(steps), samples_a_step=ranks[0].samples / len(steps) or None,
-                   split=trial.split or None,
-                   communication_seconds=statistics.fmean(totals) if totals else None,
+        return cls(steps=len(steps), step_seconds=statistics.median(steps),
+                   samples_a_step=ranks[0].samples / len(steps) or None, split=trial.split or None,
+                   communication_seconds=_communication(trial),
                    communication_from=ranks[0].communication_from,
                    wire_bytes=statistics.fmean(rank.wire_bytes for rank in ranks) if trial.split else None,
                    first_memory_bytes=memory[0] if memory else None, most_memory_bytes=max(memory, default=None),
@@ -53,6 +53,12 @@ class Measured:
     def cost(self) -> float:
         """Seconds a sample; a step, where the samples are not known."""
         return self.step_seconds / (self.samples_a_step or 1.0)
+
+
+def _communication(trial: Trial) -> float | None:
+    """All communication of a step. It is sampled, and not of every kind: what the steps waited for is a part of it."""
+    totals = [rank.communication_total for rank in trial.ranks if rank.communication_total is not None]
+    return max(statistics.fmean(totals), trial.split["communication"]) if totals and trial.split else None
 
 
 def _loss(trial: Trial) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Result:
     target: str
     scaling: Scaling
     machine: Machine
-    steps: int
+    steps: int                      # asked for
     rounds: int
     measurements: Measurements
     refusals: Sequence[Refusal]
@@ -68,6 +69,12 @@ class Result:
         return noise(self.measurements.baseline.costs, self.measurements.control.costs)
 
     @property
+    def measured_steps(self) -> int:
+        """The fewest steps that a job measured: fewer than asked for where the training is shorter."""
+        found = [self.measurements.baseline, *self.measurements.others]
+        return min(each.steps for series in found for each in series.rounds.values())
+
+    @property
     def rows(self) -> list[Row]:
         """The baseline, and each layout that ran, in the order asked for."""
         found = self.measurements
@@ -76,7 +83,7 @@ class Result:
     @property
     def missing(self) -> list[Refusal]:
         """The layouts that could not run, and those that failed before they were measured once."""
-        return [*self.refusals, *(Refusal(layout=series.layout, reason=first_line(series.failure))
+        return [*self.refusals, *(Refusal(layout=series.layout, reason=reason(series.failure))
                                   for series in self.measurements.others if not series.rounds)]
 
     def costs(self, layout: Layout) -> Mapping[int, float]:
@@ -118,7 +125,7 @@ class Result:
             most_memory_bytes=_largest(series.over(lambda each: each.most_memory_bytes)),
             start_up_seconds=series.median(lambda each: each.start_up_seconds),
             loss=series.median(lambda each: each.loss),
-            sameness=self._sameness(series, alone), failure=first_line(series.failure))
+            sameness=self._sameness(series, alone), failure=reason(series.failure))
 
     def _efficiency(self, layout: Layout, alone: Series | None) -> float | None:
         if alone is None or layout.devices == 1:
@@ -135,9 +142,10 @@ class Result:
                      amp=series.layout.amp)
 
 
-def first_line(text: str) -> str:
-    """The first line of a message, which says what happened."""
-    return (text.strip().splitlines() or [""])[0].strip()
+def reason(failure: str) -> str:
+    """What happened, in a line: the first one, or what an error of ours said where that has but the error's name."""
+    head, *rest = [line.strip() for line in failure.strip().splitlines()] or [""]
+    return " ".join(rest[:2]) if rest and re.search(r" failed: \w+$", head) else head
 
 
 def _split(series: Series) -> dict[str, float] | None:

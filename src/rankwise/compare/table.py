@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
@@ -10,14 +11,14 @@ from rich.table import Table
 from rankwise.compare.measured import PHASES
 from rankwise.compare.result import Result, Row
 from rankwise.compare.verdict import Verdict
-from rankwise.compare.words import difference, headline, noise_in_words, notes
+from rankwise.compare.words import difference, headline, noise_in_words, notes, share
 from rankwise.quantities import byte_count, percent, seconds
 
 Columns = dict[str, Callable[[Row], str]]
 
 _SPEED: Columns = {
     "step": lambda row: seconds(row.step_seconds),
-    "spread": lambda row: percent((row.highest_step_seconds - row.lowest_step_seconds) / row.step_seconds),
+    "spread": lambda row: share((row.highest_step_seconds - row.lowest_step_seconds) / row.step_seconds),
     "samples/s": lambda row: f"{row.samples_a_second:,.0f}" if row.samples_a_second is not None else "-",
     "speed-up": lambda row: f"{row.speed_up:.2f}",
     "efficiency": lambda row: percent(row.efficiency),
@@ -27,7 +28,7 @@ _COST: Columns = {
     "memory, first": lambda row: byte_count(row.first_memory_bytes),
     "most": lambda row: byte_count(row.most_memory_bytes),
     "start-up": lambda row: seconds(row.start_up_seconds),
-    "last loss": lambda row: f"{row.loss:.6g}" if row.loss is not None else "-",
+    "last loss": lambda row: _loss(row.loss),
     "difference": difference,
 }
 
@@ -58,6 +59,10 @@ def _print(console: Console, rows: Sequence[Row], columns: Columns) -> None:
     for row in rows:
         table.add_row(str(row.layout), *(show(row) for show in columns.values()))
     console.print(table)
+
+
+def _loss(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}" if math.isfinite(value) else "not finite"
 
 
 def _phases() -> Columns:

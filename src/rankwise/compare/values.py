@@ -21,7 +21,7 @@ def as_values(result: Result, verdict: Verdict) -> dict[str, Any]:
         "target": result.target,
         "scaling": "weak" if result.scaling.is_weak else "strong",
         "batch_size": result.scaling.batch_size,
-        "steps": result.steps, "warm_up_steps": WARM_UP, "rounds": result.rounds,
+        "steps": result.measured_steps, "warm_up_steps": WARM_UP, "rounds": result.rounds,
         "machine": asdict(result.machine),
         "noise": result.noise - 1,
         "baseline": str(found.baseline.layout),

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from rankwise.compare.causes import Loss, losses
 from rankwise.compare.result import Result, Row
+from rankwise.compare.words import share
 from rankwise.quantities import byte_count, percent, seconds
 
 _SMALL = 0.05   # of a step: losses below it explain nothing
 _MUCH = 1.1     # times the memory: what is said
+_LOUD = 1.2     # noise that hides what one wants to see
 
 _WHY = {
     "computation": "forward and backward, which did not get shorter in step with the number of devices",
@@ -68,8 +70,9 @@ def _use(result: Result, best: Row, rows: Sequence[Row]) -> str:
     baseline = rows[0]
     if best is baseline:
         other = max(rows[1:], key=lambda row: row.speed_up)
+        known = "more" if other.is_beyond_noise else "not more"
         return (f"Use {baseline.layout}: nothing else is faster by more than the noise. The fastest other layout is "
-                f"{other.layout}, at {other.speed_up:.2f} times its speed.")
+                f"{other.layout}, at {other.speed_up:.2f} times its speed, which is {known} than the noise.")
     efficiency = "" if best.efficiency is None else f", an efficiency of {percent(best.efficiency)}"
     steps = f"{seconds(best.step_seconds)} a step instead of {seconds(baseline.step_seconds)}"
     if result.scaling.is_weak:
@@ -135,6 +138,9 @@ def _remarks(result: Result, rows: Sequence[Row], best: Row) -> list[str]:
         if row.sameness is not None and not row.sameness.is_same:
             said.append(f"{row.layout} is not the same training, it seems: its loss after the last step differs by "
                         f"{percent(row.sameness.difference)}. `rankwise verify` tells why.")
+    if result.noise > _LOUD:
+        said.append(f"One and the same layout differed from itself by up to {share(result.noise - 1)}: a quiet "
+                    "machine, more --steps or more --rounds would tell smaller differences.")
     ours, theirs = best.most_memory_bytes, rows[0].most_memory_bytes
     if ours is not None and theirs is not None and ours > _MUCH * theirs:
         said.append(f"{best.layout} takes more memory: {byte_count(ours)} where it takes the most, instead of "

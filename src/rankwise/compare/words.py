@@ -10,15 +10,20 @@ from rankwise.quantities import percent
 
 def headline(result: Result) -> str:
     """What was compared, and how it scales."""
-    return (f"{result.target}: {len(result.rows)} layouts, {result.rounds} rounds of {result.steps} steps each, after "
-            f"{WARM_UP} to warm up. {result.scaling.meaning}")
+    return (f"{result.target}: {len(result.rows)} layouts, {result.rounds} rounds of {result.measured_steps} steps "
+            f"each, after {WARM_UP} to warm up. {result.scaling.meaning}")
 
 
 def noise_in_words(result: Result) -> str:
     """What A/A showed, and how it is used."""
     return (f"Noise: {result.measurements.baseline.layout}, run twice in each round, differed from itself by up to "
-            f"{percent(result.noise - 1)}. A difference is more than noise where it has one sign in every round and is "
+            f"{share(result.noise - 1)}. A difference is more than noise where it has one sign in every round and is "
             "larger than that. Spread: highest less lowest round, beside the median.")
+
+
+def share(value: float) -> str:
+    """`12 %`, and from 200 % on `3.4 times`."""
+    return percent(value) if value < 2 else f"{value:.1f} times"
 
 
 def difference(row: Row) -> str:
@@ -32,7 +37,7 @@ def difference(row: Row) -> str:
 def notes(result: Result) -> list[str]:
     """What has to be known to read the numbers: meanings of columns, what is missing, and what was not seen."""
     rows = result.rows
-    found = [_communication(result), _memory(result), _loss(result),
+    found = [_communication(result), _memory(result), _loss(result), _steps(result),
              *(f"{row.layout} has {row.rounds} of {result.rounds} rounds; then it failed: {row.failure}"
                for row in rows if row.failure),
              *(f"{each.layout} could not run: {each.reason}" for each in result.missing)]
@@ -52,6 +57,13 @@ def _communication(result: Result) -> str:
     found = meanings(result)
     said = "; ".join(f"in {mode} it is {meaning}" for mode, meaning in found.items())
     return f"Communication: {said}." if said else ""
+
+
+def _steps(result: Result) -> str:
+    if result.measured_steps == result.steps:
+        return ""
+    return (f"The training ended after {WARM_UP + result.measured_steps} steps, so that {result.measured_steps} were "
+            f"measured instead of {result.steps}.")
 
 
 def _memory(result: Result) -> str:
