@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import browser
 from rankwise.compare.causes import losses
 from rankwise.compare.layouts import Choice, Layout, Refusal, choose
 from rankwise.compare.machine import Machine
+from rankwise.compare.measured import reason
 from rankwise.compare.noise import is_beyond, middle, noise, ratios
 from rankwise.compare.pages import page_of
-from rankwise.compare.result import Result, reason
+from rankwise.compare.result import Result
 from rankwise.compare.rounds import CouldNotRunError, measure, order
 from rankwise.compare.sameness import judge
 from rankwise.compare.scaling import Scaling
@@ -33,6 +35,7 @@ from rankwise.errors import UsageError
 from rankwise.settings import Settings
 from rankwise.trials import RankTrial, Trial
 
+ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 ALONE, DP, DDP, DDP4 = (Layout(mode="single"), Layout(mode="dp", devices=2), Layout(mode="ddp", devices=2),
                         Layout(mode="ddp", devices=4))
 MACHINE = Machine(kind="cpu", name="a processor", cores=8, asked_threads=1, torch="2.13.0", python="3.12", platform="L")
@@ -198,6 +201,15 @@ def test_a_baseline_that_fails_ends_the_comparison() -> None:
         compared(lambda layout, number: "Rank 0 failed: ValueError: no data" if layout == ALONE else 0.1, DDP)
     assert caught.value.exit_code == 2
     assert "no data" in str(caught.value)
+
+
+def test_nothing_beside_the_baseline() -> None:
+    """Where every other layout fails in the first round, no second one is run."""
+    fake = Fake(lambda layout, number: 0.1 if layout == ALONE else "Rank 1 of 2 failed: ValueError: no port")
+    with pytest.raises(CouldNotRunError, match="ddp on 2: Rank 1 of 2 failed: ValueError: no port"):
+        measure(fake, Choice(baseline=ALONE, others=[DDP, DDP4], refusals=[]), Scaling(), steps=3, rounds=3,
+                tell=lambda what, steps: None)
+    assert len(fake.calls) == 4
 
 
 # Statistics
@@ -439,3 +451,33 @@ def test_the_page_has_the_numbers_of_the_json(tmp_path: Path) -> None:
     bars = data["charts"][0]["traces"][0]
     assert bars["x"][0] == ["single on 1", "ddp on 2"]
     assert bars["plotly"]["y"] == [each["step_seconds"] * 1000 for each in values["layouts"]]
+
+
+@pytest.mark.skipif(browser.find() is None, reason="needs Chromium, which is not here")
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    """No complaint, no request, every chart; the numbers that it shows are those of its data, at two widths."""
+    result = compared(job_of({ALONE: (0.1, split_of(0.1)), DP: (0.09, split_of(0.09)),
+                              DDP: (0.0612345, split_of(0.0612345, communication=0.01))}), DP, DDP)
+    found = verdict(result)
+    values = as_values(result, found)
+    page_of(result, found, values).write(tmp_path / "compare.html")
+    url = (tmp_path / "compare.html").as_uri()
+    with browser.opened() as chromium:
+        for width, dark in ((1280, False), (390, True)):
+            chromium.open(url, width=width, dark=dark, touch=dark)
+            chromium.screenshot(ARTIFACTS / f"compare-{width}-{'dark' if dark else 'light'}.png")
+            assert chromium.complaints == []
+            assert chromium.requests == [url]
+            assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+        drawn = chromium.evaluate("[...document.querySelectorAll('.chart')].map((chart) => chart.data.map((t) => t.y))")
+        shown = chromium.evaluate("JSON.parse(document.getElementById('data').textContent).values.layouts")
+        rows = chromium.evaluate("[...[...document.querySelectorAll('table')].find((each) => each.caption.textContent "
+                                 "=== 'Speed').tBodies[0].rows].map((row) => [...row.cells].map((c) => c.textContent))")
+    assert shown == values["layouts"]
+    assert drawn[0] == [[each["step_seconds"] * 1000 for each in shown]]
+    assert len(drawn) == 4
+    assert [row[0] for row in rows] == ["single on 1", "dp on 2", "ddp on 2"]
+    for row, each in zip(rows, shown, strict=True):
+        assert float(row[1]) == pytest.approx(each["step_seconds"] * 1000, rel=1e-3)
+        assert float(row[4].replace(",", "")) == pytest.approx(each["samples_a_second"], rel=1e-3)
+        assert float(row[5]) == pytest.approx(each["speed_up"], rel=1e-3)

@@ -53,6 +53,8 @@ def _compare(
     accelerator: Annotated[str, typer.Option(help="kind of device: auto, cpu, cuda or mps")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, show_default=False, help="CPU threads a rank (default: cores "
                                                 "// ranks)")] = None,
+    timeout: Annotated[float, typer.Option(min=1.0, help="seconds without progress after which a job is "
+                                            "stuck")] = 300.0,
     seed: Annotated[int, typer.Option(help="seed of the order, of augmentation and of torch")] = 0,
 ) -> int:
     """Time a training in several layouts, and say which to use, why, and by how much.
@@ -61,7 +63,7 @@ def _compare(
     and runs twice a round, which shows how large a difference has to be to count. The global batch is the same in every
     layout, unless --weak. The script runs as it is, up to that many steps; what it writes, it writes.
     """
-    settings = Settings(accelerator=accelerator, threads=threads, seed=seed)
+    settings = Settings(accelerator=accelerator, threads=threads, seed=seed, timeout=timeout, stall_timeout=timeout)
     from rankwise.launcher.target import resolve
     found = resolve(target, as_module=module)
     if amp != "no" and not found.uses_rankwise:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -88,3 +89,9 @@ class Series:
         """The median over the rounds; None where it was not measured."""
         found = self.over(value)
         return statistics.median(found) if found else None
+
+
+def reason(failure: str) -> str:
+    """What happened, in a line: the first one, or what an error of ours said where that has but the error's name."""
+    head, *rest = [line.strip() for line in failure.strip().splitlines()] or [""]
+    return " ".join(rest[:2]) if rest and re.search(r" failed: \w+$", head) else head

@@ -20,7 +20,7 @@ def page_of(result: Result, verdict: Verdict, values: dict[str, Any]) -> Page:
     """The page; `values` are those of compare.json, for programs that read it."""
     page = Page(f"Compare {result.target}", headline(result), values=values)
     page.section("Verdict").paragraph(verdict.use).points(verdict.lines[1:])
-    _speed(page, result)
+    _speed(page, result, verdict.best)
     _split(page, result)
     _cost(page, result)
     section = page.section("How it was measured").paragraph(noise_in_words(result)).points(notes(result))
@@ -29,7 +29,7 @@ def page_of(result: Result, verdict: Verdict, values: dict[str, Any]) -> Page:
     return page
 
 
-def _speed(page: Page, result: Result) -> None:
+def _speed(page: Page, result: Result, best: Row) -> None:
     rows, names = result.rows, [str(row.layout) for row in result.rows]
     section = page.section("Speed")
     section.chart(bars(
@@ -47,7 +47,8 @@ def _speed(page: Page, result: Result) -> None:
         "samples/s": lambda row: _scaled(row.samples_a_second),
         "speed-up": lambda row: _scaled(row.speed_up),
         "efficiency (%)": lambda row: "-" if row.layout.devices == 1 else _scaled(row.efficiency, _PERCENT),
-        "more than noise": lambda row: "-" if row.is_baseline else "yes" if row.is_beyond_noise else "no"}))
+        "more than noise": lambda row: "-" if row.is_baseline else "yes" if row.is_beyond_noise else "no"},
+        marked=[number for number, row in enumerate(rows) if row.layout == best.layout]))
 
 
 def _scaling(result: Result, rows: Sequence[Row]) -> Any:
@@ -86,8 +87,14 @@ def _split(page: Page, result: Result) -> None:
 
 
 def _cost(page: Page, result: Result) -> None:
-    rows = result.rows
-    page.section("What it costs").table(_table("Memory, start-up and loss", rows, {
+    rows, names = result.rows, [str(row.layout) for row in result.rows]
+    section = page.section("What it costs")
+    section.chart(bars(
+        "Memory", "The peak of the first device and of the one with the most; on a CPU that of a process.",
+        x=Axis("layout"), y=Axis("memory (MB)"), series=[
+            Series(name="first", x=names, y=[_scaled(row.first_memory_bytes, _MEGABYTES) for row in rows]),
+            Series(name="most", x=names, y=[_scaled(row.most_memory_bytes, _MEGABYTES) for row in rows])]))
+    section.table(_table("Memory, start-up and loss", rows, {
         "memory, first (MB)": lambda row: _scaled(row.first_memory_bytes, _MEGABYTES),
         "memory, most (MB)": lambda row: _scaled(row.most_memory_bytes, _MEGABYTES),
         "start-up (s)": lambda row: _scaled(row.start_up_seconds),
@@ -95,10 +102,11 @@ def _cost(page: Page, result: Result) -> None:
         "relative difference": difference}))
 
 
-def _table(caption: str, rows: Sequence[Row], columns: dict[str, Callable[[Row], Cell]]) -> Table:
+def _table(caption: str, rows: Sequence[Row], columns: dict[str, Callable[[Row], Cell]],
+           marked: Sequence[int] = ()) -> Table:
     texts = ("more than noise", "what it is")
     return Table(caption, [Column("layout"), *(Column(name, is_number=name not in texts) for name in columns)],
-                 [[str(row.layout), *(value(row) for value in columns.values())] for row in rows])
+                 [[str(row.layout), *(value(row) for value in columns.values())] for row in rows], marked)
 
 
 def _scaled(value: float | None, by: float = 1.0) -> float | None:

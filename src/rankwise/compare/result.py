@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankwise.compare.layouts import Layout, Refusal
 from rankwise.compare.machine import Machine
-from rankwise.compare.measured import PHASES, Series
+from rankwise.compare.measured import PHASES, Series, reason
 from rankwise.compare.noise import is_beyond, middle, noise, ratios
 from rankwise.compare.rounds import Measurements
 from rankwise.compare.sameness import Sameness, judge
@@ -140,12 +139,6 @@ class Result:
         known = [each.loss for each in self.measurements.baseline.rounds.values()]
         return judge(ours, theirs, [*known, *again] if alone is self.measurements.baseline else theirs,
                      amp=series.layout.amp)
-
-
-def reason(failure: str) -> str:
-    """What happened, in a line: the first one, or what an error of ours said where that has but the error's name."""
-    head, *rest = [line.strip() for line in failure.strip().splitlines()] or [""]
-    return " ".join(rest[:2]) if rest and re.search(r" failed: \w+$", head) else head
 
 
 def _split(series: Series) -> dict[str, float] | None:

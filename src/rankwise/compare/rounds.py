@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rankwise.compare.layouts import Choice, Layout
-from rankwise.compare.measured import Measured, Series
+from rankwise.compare.measured import Measured, Series, reason
 from rankwise.compare.scaling import Scaling
 from rankwise.errors import RankwiseError
 
@@ -68,8 +68,16 @@ def measure(runs: Runs, choice: Choice, scaling: Scaling, *, steps: int, rounds:
                 raise CouldNotRunError(f"{series.layout} failed, and that is the baseline.",
                                        trial.failure.strip().replace("\n", "\n  "),
                                        "Run it by itself first: rankwise run TARGET --devices 1")
+        _require_others([series for series in found if series.layout is not choice.baseline])
     control = found.pop(half + 1)
     return Measurements(baseline=found[0], control=control, others=found[1:])
+
+
+def _require_others(others: Sequence[Series]) -> None:
+    if not any(series.rounds for series in others):
+        raise CouldNotRunError("Nothing ran beside the baseline.",
+                               "\n  ".join(f"{series.layout}: {reason(series.failure)}" for series in others),
+                               "Run one of them by itself: rankwise run TARGET --mode MODE --devices N")
 
 
 def _run(runs: Runs, layout: Layout, scaling: Scaling, steps: int, tell: Callable[[int], None]) -> Trial:

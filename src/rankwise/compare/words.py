@@ -37,7 +37,7 @@ def difference(row: Row) -> str:
 def notes(result: Result) -> list[str]:
     """What has to be known to read the numbers: meanings of columns, what is missing, and what was not seen."""
     rows = result.rows
-    found = [_communication(result), _memory(result), _loss(result), _steps(result),
+    found = [_communication(result), _memory(result), _loss(result), _threads(result), _steps(result),
              *(f"{row.layout} has {row.rounds} of {result.rounds} rounds; then it failed: {row.failure}"
                for row in rows if row.failure),
              *(f"{each.layout} could not run: {each.reason}" for each in result.missing)]
@@ -57,6 +57,16 @@ def _communication(result: Result) -> str:
     found = meanings(result)
     said = "; ".join(f"in {mode} it is {meaning}" for mode, meaning in found.items())
     return f"Communication: {said}." if said else ""
+
+
+def _threads(result: Result) -> str:
+    rows = result.rows
+    if rows[0].threads is None:
+        return ""
+    numbers = {number: [str(row.layout) for row in rows if row.threads == number]
+               for number in dict.fromkeys(row.threads for row in rows)}
+    said = "; ".join(f"{number} in {', '.join(layouts)}" for number, layouts in numbers.items())
+    return f"CPU threads of each process, on {result.machine.cores} cores: {said}."
 
 
 def _steps(result: Result) -> str:
