@@ -31,9 +31,11 @@ def numbers(step: int, epoch: int, time: float, **values: float | None) -> Line:
 
 def split(step: int, epoch: int, time: float, *, steps: int = 10, factors: Sequence[float] = (1.0, 1.5)) -> Line:
     """Rank r takes `factors[r]` times as long as PHASES says, in every phase."""
-    return {"record": "split", "step": step, "epoch": epoch, "time": time, "steps": steps, "clock": "host",
+    return {"record": "split", "step": step, "epoch": epoch, "time": time, "steps": steps, "samples": 32 * steps,
+            "clock": "host",
             "communication_from": "the time between the last gradient and the end of backward",
             "ranks": [{**{name: seconds * factor for name, seconds in PHASES.items()},
+                       "outside": 0.0, "device_busy": None, "flops_per_second": None,
                        "communication_total": 0.005 * factor, "wire_bytes": 400_000,
                        "memory_bytes": [300_000_000 + 1_000_000 * rank + 1000 * step]}
                       for rank, factor in enumerate(factors)]}

@@ -34,7 +34,7 @@ class Start(Event):
     """The ranks were started. `attempt` counts the starts that the launcher made after a failure, from 0."""
 
     attempt: int
-    target: str
+    target: str | None
     mode: str
     devices: int
     world_size: int
@@ -51,19 +51,25 @@ class Numbers(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RankSplit:
-    """Seconds and bytes of one rank, means per step; `memory_bytes` are peaks, one for each device."""
+    """Seconds and bytes of one rank, means per step; `memory_bytes` are peaks, one for each device.
+
+    `device_busy` is the share of the time in which the device ran some kernel. None: not measured.
+    """
 
     seconds: Mapping[str, float]
     communication_total: float | None
     wire_bytes: float
     memory_bytes: tuple[float, ...]
+    device_busy: float | None = None
+    flops_per_second: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Event):
-    """Where the time of the latest `steps` steps went, on each rank."""
+    """Where the time of the latest `steps` steps, of so many samples over all ranks, went, on each rank."""
 
     steps: int
+    samples: int
     clock: str
     communication_from: str
     ranks: tuple[RankSplit, ...]
@@ -169,21 +175,21 @@ def _event(line: dict[str, Any]) -> Event:
 
 
 def _start(line: dict[str, Any], place: dict[str, Any]) -> Start:
-    return Start(attempt=int(line["attempt"]), target=str(line["target"]), mode=str(line["mode"]),
+    return Start(attempt=int(line["attempt"]), target=line["target"], mode=str(line["mode"]),
                  devices=int(line["devices"]), world_size=int(line["world_size"]), settings=dict(line["settings"]),
                  environment=dict(line["environment"]), **place)
 
 
 def _split(line: dict[str, Any], place: dict[str, Any]) -> Split:
-    return Split(steps=int(line["steps"]), clock=str(line["clock"]), communication_from=str(line["communication_from"]),
-                 ranks=tuple(map(_rank, line["ranks"])), **place)
+    return Split(steps=int(line["steps"]), samples=int(line["samples"]), clock=str(line["clock"]),
+                 communication_from=str(line["communication_from"]), ranks=tuple(map(_rank, line["ranks"])), **place)
 
 
 def _rank(values: dict[str, Any]) -> RankSplit:
-    total = values["communication_total"]
-    return RankSplit(seconds={phase: float(values[phase]) for phase in PHASES},
-                     communication_total=None if total is None else float(total),
-                     wire_bytes=float(values["wire_bytes"]), memory_bytes=tuple(map(float, values["memory_bytes"])))
+    known = {name: None if values.get(name) is None else float(values[name])
+             for name in ("communication_total", "device_busy", "flops_per_second")}
+    return RankSplit(seconds={phase: float(values[phase]) for phase in PHASES}, wire_bytes=float(values["wire_bytes"]),
+                     memory_bytes=tuple(map(float, values["memory_bytes"])), **known)
 
 
 def _checkpoint(line: dict[str, Any], place: dict[str, Any]) -> Checkpoint:

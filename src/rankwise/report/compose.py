@@ -80,9 +80,9 @@ def _split(section: Section, views: Sequence[View], axes: Axes) -> None:
     for view in views:
         latest = summary.of_latest_layout(view)
         section.chart(curves.split_over_time(view, axes)).table(tables.ranks(view, latest))
-        section.paragraph(f"{view.name}: times are of the {latest[-1].clock} clock; the total of communication is "
-                          f"from {latest[-1].communication_from}. The table is of the "
-                          f"{sum(split.steps for split in latest)} latest steps on record.")
+        section.paragraph(f"{view.name}: the latest {sum(split.steps for split in latest):,} steps on record; clock: "
+                          f"{latest[-1].clock}; communication in all, its hidden part included: "
+                          f"{latest[-1].communication_from}.")
 
 
 def _happenings(section: Section, views: Sequence[View]) -> None:

@@ -11,13 +11,15 @@ from rankwise.history import PHASES, Event, RankSplit, Split
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """Means per step over `steps` steps, which ended with `event`. None: not measured in all of them."""
+    """Means per step over `steps` steps, which ended with `event`; None where nothing was measured."""
 
     event: Event
     steps: int
     seconds: dict[str, float]
-    communication_total: float | None
     wire_bytes: float
+    communication_total: float | None
+    device_busy: float | None
+    flops_per_second: float | None
 
     @property
     def step_seconds(self) -> float:
@@ -41,15 +43,15 @@ def merged(splits: Sequence[Split], limit: int) -> list[Mean]:
 
 
 def _mean(splits: Sequence[Split], weighed: Sequence[tuple[float, RankSplit]]) -> Mean:
-    totals = [rank.communication_total for _, rank in weighed]
+    def mean(value: Callable[[RankSplit], float | None]) -> float | None:
+        known = [(weight, number) for weight, rank in weighed if (number := value(rank)) is not None]
+        whole = sum(weight for weight, _ in known)
+        return sum(weight * number for weight, number in known) / whole if whole else None
+
     return Mean(event=splits[-1], steps=sum(split.steps for split in splits),
-                seconds={phase: _weighed(weighed, lambda rank, phase=phase: rank.seconds[phase])  # type: ignore[misc]
+                seconds={phase: mean(lambda rank, phase=phase: rank.seconds[phase]) or 0.0  # type: ignore[misc]
                          for phase in PHASES},
-                communication_total=None if None in totals else
-                _weighed(weighed, lambda rank: rank.communication_total or 0.0),
-                wire_bytes=_weighed(weighed, lambda rank: rank.wire_bytes))
-
-
-def _weighed(weighed: Sequence[tuple[float, RankSplit]], value: Callable[[RankSplit], float]) -> float:
-    weight = sum(each for each, _ in weighed)
-    return sum(each * value(rank) for each, rank in weighed) / weight if weight else 0.0
+                wire_bytes=mean(lambda rank: rank.wire_bytes) or 0.0,
+                communication_total=mean(lambda rank: rank.communication_total),
+                device_busy=mean(lambda rank: rank.device_busy),
+                flops_per_second=mean(lambda rank: rank.flops_per_second))

@@ -53,20 +53,26 @@ def moment(at: float | None) -> str:
 
 
 def ranks(view: View, splits: Sequence[Split]) -> Table:
-    """The mean step of each rank over these records, which are of one layout."""
-    columns = [Column("rank"), Column("step", is_number=True), *(Column(phase, is_number=True) for phase in PHASES),
-               Column("communication, total", is_number=True), Column("on the wire, a step", is_number=True),
-               Column("peak memory, device by device", is_number=True)]
-    rows: list[list[Cell]] = []
-    for rank in range(len(splits[-1].ranks)):
-        mean = of_rank(splits, rank)
-        total = mean.communication_total
-        peaks = splits[-1].ranks[rank].memory_bytes
-        rows.append([f"rank {rank}", quantities.seconds(mean.step_seconds),
-                     *(quantities.seconds(mean.seconds[phase]) for phase in PHASES),
-                     None if total is None else quantities.seconds(total), quantities.byte_count(mean.wire_bytes),
-                     ", ".join(map(quantities.byte_count, peaks)) or None])
-    return Table(f"{view.name}: the mean step of each rank", columns, rows)
+    """The mean step of each rank over these records, which are of one layout; what nobody measured has no column."""
+    means = [of_rank(splits, rank) for rank in range(len(splits[-1].ranks))]
+    parts: dict[str, list[Cell]] = {
+        "step": [quantities.seconds(mean.step_seconds) for mean in means],
+        **{phase: [quantities.seconds(mean.seconds[phase]) for mean in means] for phase in PHASES},
+        "communication, total": [_time(mean.communication_total) for mean in means],
+        "on the wire, a step": [quantities.byte_count(mean.wire_bytes) for mean in means],
+        "device busy": [None if mean.device_busy is None else quantities.percent(mean.device_busy) for mean in means],
+        "FLOP/s": [mean.flops_per_second for mean in means],
+        "peak memory, device by device": [", ".join(map(quantities.byte_count, rank.memory_bytes)) or None
+                                          for rank in splits[-1].ranks],
+    }
+    known = {name: cells for name, cells in parts.items() if any(cell is not None for cell in cells)}
+    return Table(f"{view.name}: the mean step of each rank",
+                 [Column("rank"), *(Column(name, is_number=True) for name in known)],
+                 [[f"rank {rank}", *(cells[rank] for cells in known.values())] for rank in range(len(means))])
+
+
+def _time(value: float | None) -> str | None:
+    return None if value is None else quantities.seconds(value)
 
 
 def settings(views: Sequence[View]) -> tuple[Table, Table]:
