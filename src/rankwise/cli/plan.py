@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwise.cli.outputs import writable
 from rankwise.errors import UsageError
 from rankwise.settings import Settings
 
@@ -73,6 +74,8 @@ def _plan(
         raise UsageError(f"{target} does not use rankwise.",
                          "A plan measures slices of several sizes, and only run.loader can cut them.",
                          "Use rankwise in it (docs/from-torchrun.md), or time it as it is: rankwise compare.")
+    if output is not None:
+        writable(output)
     from rankwise.plan.planning import Request, plan
     request = Request(devices=numbers_of_devices, devices_per_node=devices_per_node, inside=inside, between=between,
                       global_batch=global_batch, steps=steps)
@@ -81,23 +84,18 @@ def _plan(
         result = plan(found, arguments or [], settings, request, Path(folder))
     if output is not None:
         _write(result, output)
-    _print(result, as_json=as_json)
+    _print(result, output, as_json=as_json)
     return 0
 
 
 def _write(result: Result, folder: Path) -> None:
     from rankwise.plan.findings import as_values
     from rankwise.plan.webpage import page_of
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "plan.json").write_text(json.dumps(as_values(result), indent=2) + "\n", encoding="utf-8")
-        page_of(result).write(folder / "plan.html")
-    except OSError as error:
-        raise UsageError(f"--output is {folder}.", f"It cannot be written to: {error.strerror}.",
-                         "Give a folder of your own.") from None
+    (folder / "plan.json").write_text(json.dumps(as_values(result), indent=2) + "\n", encoding="utf-8")
+    page_of(result).write(folder / "plan.html")
 
 
-def _print(result: Result, *, as_json: bool) -> None:
+def _print(result: Result, folder: Path | None, *, as_json: bool) -> None:
     from rankwise.plan import report
     from rankwise.plan.findings import as_values
     if as_json:
@@ -105,3 +103,5 @@ def _print(result: Result, *, as_json: bool) -> None:
         return
     from rich.console import Console
     report.show(Console(soft_wrap=True), result)
+    if folder is not None:
+        print(f"\nWritten: {folder / 'plan.json'} and {folder / 'plan.html'}")

@@ -1,9 +1,9 @@
 """What an all-reduce costs: Hockney's model of a link, applied to a ring, a tree and a hierarchy of nodes.
 
 Sources: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005), section 3
-(the model) and 4.5; Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations (2009),
-section 3 (the ring); Sanders, Speck and Träff, Two-tree Algorithms for Full Bandwidth Broadcast, Reduction and Scan
-(2009) and NCCL's src/graph/tuning.cc (the tree). What adding numbers up costs is in the rate of a measured link.
+(the model) and 4; Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations (2009; the
+ring); Sanders, Speck and Träff, Two-tree Algorithms for Full Bandwidth Broadcast, Reduction and Scan (2009) and NCCL's
+src/graph/tuning.cc (the tree). What it takes to add numbers up is in the rate of a link that was measured.
 """
 
 from __future__ import annotations
