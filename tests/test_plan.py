@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -39,8 +39,8 @@ class KnownTrials:
         self.asked: list[tuple[int | None, int]] = []
 
     def run(self, *, steps: int, warm_up: int, micro_batch: int | None, tell: Callable[[int], None],
-            **settings: Any) -> Trial:
-        assert settings == {"mode": "single", "devices": 1, "arrivals": True}
+            **others: Any) -> Trial:
+        assert others == {"mode": "single", "devices": 1, "arrivals": True}
         self.asked.append((micro_batch, steps))
         if self._failure or (micro_batch or BATCH) > self._memory_rows:
             return Trial(failure=self._failure or "RuntimeError: CUDA out of memory.")
@@ -87,6 +87,7 @@ def played(devices: int, rows: float) -> float:
     return max(free, forward + backward) + UPDATE
 
 
+@settings(deadline=None)
 @given(st.integers(2, 48))
 def test_a_step_is_predicted_as_its_events_come(devices: int) -> None:
     """Measured on one device without noise, the prediction is the step as played through, ragged slices and all."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.errors import UsageError
@@ -42,12 +42,14 @@ def simulated_ring(size_bytes: float, links: list[Link]) -> float:
     return max(free)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 9), st.floats(1, 1e9))
 def test_a_ring_takes_as_long_as_its_messages(devices: int, size_bytes: float) -> None:
     """The formula is the time of a ring that is played through message by message."""
     assert ring(size_bytes, cluster(devices)) == pytest.approx(simulated_ring(size_bytes, [SLOW] * devices))
 
 
+@settings(deadline=None)
 @given(st.integers(2, 4), st.integers(2, 4), st.floats(1, 1e9))
 def test_a_ring_through_nodes_goes_at_the_pace_of_the_links_between_them(nodes: int, per_node: int,
                                                                          size_bytes: float) -> None:
@@ -75,6 +77,7 @@ def test_nodes_of_many_devices_send_less_between_them() -> None:
     assert ring(1e6, cluster(32, 8)) > inside + between
 
 
+@settings(deadline=None)
 @given(st.integers(2, 5000), st.integers(1, 16), st.floats(1, 1e11))
 def test_no_algorithm_sends_less_than_it_must(devices: int, per_node: int, size_bytes: float) -> None:
     """Patarasuk and Yuan's bound holds for the fastest link; one device has nothing to send."""
@@ -83,6 +86,7 @@ def test_no_algorithm_sends_less_than_it_must(devices: int, per_node: int, size_
     assert all_reduce_seconds(size_bytes, cluster(1, per_node)) == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=30))
 def test_buckets_are_those_of_torch(sizes: list[int]) -> None:
     """torch's own assignment, with limits small enough to be met."""
@@ -108,6 +112,7 @@ def test_what_backward_hides_is_not_exposed() -> None:
     assert exposed_seconds(three[:2], 10.0, lambda size: 1.0) == 0.0
 
 
+@settings(deadline=None)
 @given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.lists(st.integers(1, 4096), min_size=2, max_size=6, unique=True))
 def test_a_line_is_found(fixed: float, slope: float, sizes: list[int]) -> None:
     """Points on a line give that line, whose error is nothing, and a curve that is the same between and beyond them."""
@@ -137,6 +142,7 @@ def test_a_bend_is_seen() -> None:
     assert Curve.of([(1, 1.0), (1, 3.0)]).at(1) == 2.0
 
 
+@settings(deadline=None)
 @given(st.floats(1e-6, 1e-2), st.floats(1e5, 1e11))
 def test_a_link_is_found_from_all_reduces_of_two(latency: float, rate: float) -> None:
     """Times of a ring of two that is played through give the link back."""

@@ -80,11 +80,11 @@ def _paying(result: Result) -> str:
         return (f"Every doubling pays up to {2 ** (result.plan.global_batch.bit_length() - 1)} devices: each adds more "
                 "than half of what as many devices brought before.")
     stop, twice = result.stop, predict(result.plan, 2 * result.stop.devices)
-    more = twice.samples_per_second / stop.samples_per_second - 1
-    exposed = percent(stop.exposed_seconds / stop.step_seconds)
-    return (f"More devices stop paying at {stop.devices}: twice as many would bring {percent(more)} more samples "
-            f"a second, less than half of what they could. There {exposed} of the step is communication that nothing "
-            "hides.")
+    more, exposed = twice.samples_per_second / stop.samples_per_second - 1, twice.exposed_seconds / twice.step_seconds
+    brought = f"{percent(more)} more" if more >= 0 else f"{percent(-more)} fewer"
+    return (f"More devices stop paying at {stop.devices}: {twice.devices} would bring {brought} samples a second, less "
+            f"than half of what they could. With {twice.devices}, {percent(exposed)} of the step is communication that "
+            "nothing hides.")
 
 
 def _idle(result: Result) -> list[str]:

@@ -56,10 +56,15 @@ def _steps(result: Result) -> Table:
              "speed-up", "efficiency (%)", "communication (ms)", "not hidden (ms)")
     columns = [Column("devices"), *(Column(name, is_number=True) for name in names), Column("extrapolated")]
     return Table("Predicted steps", columns, [
-        [f"{step.devices:,}", step.rows, step.micro_batches, 1e3 * step.step_seconds, 1e3 * step.least_seconds,
-         1e3 * step.most_seconds, step.samples_per_second, step.speed_up, 100 * step.efficiency,
-         1e3 * step.communication_seconds, 1e3 * step.exposed_seconds, "yes" if step.is_extrapolated else "no"]
-        for step in result.steps])
+        [f"{step.devices:,}", step.rows, step.micro_batches, *map(_rounded, (
+            1e3 * step.step_seconds, 1e3 * step.least_seconds, 1e3 * step.most_seconds, step.samples_per_second,
+            step.speed_up, 100 * step.efficiency, 1e3 * step.communication_seconds, 1e3 * step.exposed_seconds)),
+         "yes" if step.is_extrapolated else "no"] for step in result.steps])
+
+
+def _rounded(value: float) -> float:
+    """Four digits: more than a prediction has; plan.json has them all."""
+    return float(f"{value:.4g}")
 
 
 def _wire(result: Result) -> Table:
