@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import rankwise as rw
 from ranks import outcomes, run_groups, run_ranks
+from rankwise import processor
 from rankwise.errors import UsageError
 from rankwise.group import Group
 from rankwise.modes import open_mode, resolve, sameness
@@ -229,7 +230,7 @@ def evaluated(run: Run, model: nn.Module, training: Training) -> list[float]:
 
 def losses(folder: Path) -> list[Any]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [[line["step"], line.get("loss"), line.get("epoch_loss")] for line in lines]
+    return [[line["step"], line.get("loss"), line.get("epoch_loss")] for line in lines if "record" not in line]
 
 
 def digest(value: Any) -> str:
@@ -554,7 +555,7 @@ def unlike(run: Run, what: str) -> list[str]:
         if what == "threads":
             torch.set_num_threads(2)
         else:
-            sameness._processor = lambda: "another"  # type: ignore[assignment]
+            processor.model = lambda: "another"  # type: ignore[assignment]
     try:
         sameness.require_same(run._group)
     except UsageError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,32 +46,51 @@ class Nap(nn.Module):
         return out
 
 
+class Splits:
+    """A sink that keeps what the steps of each interval were spent on."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Any]] = []
+
+    def open(self, folder: Path, step: int) -> None:
+        pass
+
+    def write(self, step: int, epoch: int, values: Any) -> None:
+        pass
+
+    def record(self, kind: str, step: int, epoch: int, values: Any) -> None:
+        if kind == "split":
+            self.all.append({"step": step, "epoch": epoch, **values})
+
+    def close(self) -> None:
+        pass
+
+
 def train(run: Any, *, data: float = 0.0, forward: float = 0.0, backward: float = 0.0, late: float = 0.0,
-          after: float = 0.0, evaluation: float = 0.0) -> dict[str, float]:
-    """Seconds by phase of the second epoch; `late` is how much longer the last rank's forward takes."""
+          after: float = 0.0, evaluation: float = 0.0) -> list[dict[str, Any]]:
+    """What two epochs were spent on, by interval; `late` is how much longer the last rank's forward takes."""
     is_late = run.rank == run.world_size - 1
+    splits = Splits()
+    run.sinks.append(splits)
     model = run.prepare(Nap(forward + late * is_late, backward))
     optimizer = run.prepare(torch.optim.SGD(model.parameters(), 1e-3))
     loader = run.loader(SlowData(data), BATCH)
     before = [each.clone() for each in model.parameters()]
-    ledger = run._group.ledger
     for _ in run.epochs(2):
-        ledger.close()   # much is made in the first epoch
-        for rows in loader:
-            run.step(model(rows).square().mean(), optimizer)
-            time.sleep(after)
         with torch.no_grad():
             for _ in run.loader(SlowData(evaluation), BATCH):
                 pass
+        for rows in loader:
+            run.step(model(rows).square().mean(), optimizer)
+            time.sleep(after)
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    book = ledger.close()
-    found = dict(zip(PHASES, book.seconds(), strict=True))
-    return {**found, "sent_bytes": book.sent_bytes, "total": book.communication_seconds or 0.0,
-            "parameter_bytes": sum(each.nbytes for each in model.parameters())}
+    return splits.all
 
 
-def named(found: dict[str, float], *names: str) -> float:
-    return sum(found[name] for name in names)
+def last_epoch(run: Any, naps: dict[str, float]) -> dict[str, Any]:
+    """Of the second epoch, which is one interval: much is made in the first."""
+    splits = train(run, **naps)
+    return splits[-1] if run.is_main else {}
 
 
 @pytest.mark.parametrize(("where", "phase", "naps"), [("data", "data", ROWS), ("forward", "forward", STEPS),
@@ -78,43 +98,52 @@ def named(found: dict[str, float], *names: str) -> float:
                                                       ("evaluation", "outside", ROWS)])
 def test_a_sleep_is_found_where_it_was_taken(where: str, phase: str, naps: int) -> None:
     """On one rank: the time of a known sleep stands in its phase, and in no other."""
-    found = run_ranks(_train, 1, {where: NAP})[0]
-    known = naps * NAP
-    assert found[phase] >= known
-    assert sum(found[each] for each in PHASES if each != phase) < 0.5 * known
-    assert found["communication"] == 0
-    assert found["sent_bytes"] == 0
+    split = run_ranks(last_epoch, 1, {where: NAP})[0]
+    assert (split["step"], split["epoch"], split["steps"], split["samples"]) == (2 * STEPS, 1, STEPS, ROWS)
+    rank = split["ranks"][0]
+    known = naps * NAP / STEPS
+    assert rank[phase] >= known
+    assert sum(rank[each] for each in PHASES if each != phase) < 0.5 * known
+    assert rank["communication"] == rank["wire_bytes"] == 0
+    assert rank["communication_total"] is None
 
 
 def test_waiting_for_a_late_rank_is_communication_of_the_others() -> None:
-    """On three ranks, the last of them late: the others wait for it after their backward."""
-    found = run_ranks(_train, 3, {"forward": 0.01, "late": NAP})
-    known = STEPS * NAP
-    for rank in (0, 1):
-        assert 0.8 * known < found[rank]["communication"]
-        assert found[rank]["forward"] < known
-    assert found[2]["forward"] >= known
-    assert found[2]["communication"] < 0.5 * found[0]["communication"]
+    """On three ranks, the last of them late: the others wait for it after their backward, and all ranks' books say so.
+    """
+    ranks = run_ranks(last_epoch, 3, {"forward": 0.01, "late": NAP})[0]["ranks"]
+    for early in ranks[:2]:
+        assert early["communication"] > 0.8 * NAP
+        assert early["forward"] < NAP
+    assert ranks[2]["forward"] >= NAP
+    assert ranks[2]["communication"] < 0.5 * ranks[0]["communication"]
 
 
-def test_time_hidden_behind_backward_is_not_exposed() -> None:
-    """A sleep in backward before the gradients are there is backward, on every rank."""
-    for found in run_ranks(_train, 2, {"backward": NAP}):
-        assert found["backward"] >= STEPS * NAP
-        assert found["communication"] < STEPS * NAP
+def test_time_before_the_gradients_are_there_is_backward() -> None:
+    """A sleep in backward is no communication, on either rank."""
+    for rank in run_ranks(last_epoch, 2, {"backward": NAP})[0]["ranks"]:
+        assert rank["backward"] >= NAP
+        assert rank["communication"] < NAP
 
 
 def test_bytes_are_those_of_a_ring() -> None:
-    """On three ranks each gradient is sent 4/3 times a step; the loss, the proof and the agreements are little beside.
-    """
-    for found in run_ranks(_train, 3, {}):
-        gradients = STEPS * 4 / 3 * found["parameter_bytes"]
-        assert gradients <= found["sent_bytes"] < gradients + 1000
-        assert found["total"] > 0
+    """On three ranks each gradient is sent 4/3 times a step; the losses and the books are little beside."""
+    split = run_ranks(last_epoch, 3, {})[0]
+    gradients = 4 / 3 * (4 + 1) * 4
+    for rank in split["ranks"]:
+        assert gradients <= rank["wire_bytes"] < gradients + 2000 / STEPS
+        assert rank["communication_total"] > 0
+        assert rank["memory_bytes"][0] > 50_000_000
+    assert split["communication_from"] == "torch's DDP log"
 
 
-def _train(run: Any, naps: dict[str, float]) -> dict[str, float]:
-    return train(run, **naps)
+def test_the_first_step_stands_apart() -> None:
+    splits = run_ranks(_all_splits, 1)[0]
+    assert [(split["step"], split["steps"]) for split in splits] == [(1, 1), (STEPS, STEPS - 1), (2 * STEPS, STEPS)]
+
+
+def _all_splits(run: Any) -> list[dict[str, Any]]:
+    return train(run)
 
 
 def test_phases_add_up_to_the_time_that_passed() -> None:

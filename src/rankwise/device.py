@@ -35,3 +35,10 @@ def device_of(world: World, kind: str) -> torch.device:
     device = torch.device("cuda", world.local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def seed_torch(device: torch.device, seed: int) -> None:
+    """The generators that torch draws from on the host and on this device; what torch.manual_seed does, but sooner."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index].manual_seed(seed)

@@ -238,7 +238,7 @@ class Group:
     def explained(self, place: str) -> Iterator[None]:
         """The context of a wait for other ranks: a transport's message is turned into one that names them."""
         try:
-            with self.ledger.communicating():
+            with self.ledger.communicating() if self.size > 1 else contextlib.nullcontext():
                 yield
         except RuntimeError as error:
             self.explain(error, place)

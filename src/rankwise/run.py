@@ -12,6 +12,7 @@ from torch import nn
 
 from rankwise import keys, totals
 from rankwise.data.loader import Loader
+from rankwise.device import seed_torch
 from rankwise.errors import MisuseError
 from rankwise.group import Group
 from rankwise.inhand import InHand
@@ -114,6 +115,7 @@ class Run:
         if isinstance(thing, nn.Module):
             self._saving.initialise(thing)
             thing = self._mode.prepare(thing, **options)
+            self._monitor.watch(thing)
             for line in self._mode.notices(thing, **options):
                 self.print(line)
         elif options:
@@ -171,10 +173,7 @@ class Run:
 
         In exact mode the part is the virtual shard, and no rank comes in.
         """
-        seed = keys.mix_in(keys.mix_in(self._own_key, self.steps), part) >> 1
-        torch.default_generator.manual_seed(seed)
-        if self.device.type == "cuda":
-            torch.cuda.default_generators[self.device.index].manual_seed(seed)
+        seed_torch(self.device, keys.mix_in(keys.mix_in(self._own_key, self.steps), part) >> 1)
 
     # The loop
 
@@ -338,12 +337,12 @@ class Run:
         self._saving.finish()
         self._monitor.finished()
 
-    def close(self, limit_seconds: float | None = None) -> None:
-        """Finish the last checkpoint, end the log and let go of the replicas; the launcher calls this.
+    def close(self, how: str = "finished", limit_seconds: float | None = None) -> None:
+        """Finish the last checkpoint, log how the run ended and let go of the replicas; the launcher calls this.
 
         `limit_seconds` bounds the wait for the disk, where somebody waits at the keyboard.
         """
         self._saving.finish(limit_seconds)
-        self._monitor.close()
+        self._monitor.close(how)
         self._mode.close()
         self._prepared.clear()

@@ -12,7 +12,8 @@ from rankwise.errors import UsageError
 MODES = ("auto", "single", "dp", "ddp")
 AMP = ("no", "bf16", "fp16")
 ACCELERATORS = ("auto", "cpu", "cuda", "mps")
-_TEXT_OR_NUMBER = ("save_every", "nodes")
+_TEXT_OR_NUMBER = ("save_every", "nodes", "profile")
+_PROFILE_AFTER_STEPS = 10   # in which much is made
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
 _SMALLER_IS_BETTER = {"loss", "error", "perplexity", "ppl", "mse", "mae", "rmse", "nll", "wer", "cer", "fid"}
 _LARGER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "bleu", "iou", "dice", "psnr", "ssim", "r2"}
@@ -51,6 +52,7 @@ class Settings:
     stall_timeout: float = setting(900.0, "seconds without progress of any rank before the run is ended (0: never)")
     timeout: float = setting(600.0, "seconds a rank waits for another before the run fails")
     log_every: int = setting(50, "steps between two entries in the log")
+    profile: str | None = setting(None, "steps that torch's profiler records: 5 (from the 11th on), or 100:105")
     debug: bool = setting(False, "compare each collective over the ranks before it runs")
     nodes: str = setting("1", "machines that take part: a number, or MIN:MAX (2:4)")
     node_rank: int = setting(0, "number of this machine, from 0")
@@ -79,7 +81,7 @@ class Settings:
                                  "It must be a positive number of seconds.",
                                  f"Give {option(name)} {example}, for example.")
         self._require_nodes()
-        _ = self.save_interval, self.best_metric   # they raise for what they cannot read
+        _ = self.save_interval, self.best_metric, self.profiled_steps   # they raise for what they cannot read
 
     def _require_types(self) -> None:
         for field in fields(self):
@@ -130,6 +132,19 @@ class Settings:
                              "Give --save-every 500 or --save-every 10min, for example.")
         count, unit = int(found[1]), found[2]
         return (count, None) if unit is None else (None, float(count * _SECONDS[unit]))
+
+    @property
+    def profiled_steps(self) -> tuple[int, int] | None:
+        """The first and the last step that --profile asks for, counted from 1 in this start of the run."""
+        if self.profile is None:
+            return None
+        found = re.fullmatch(r"(\d+)(?::(\d+))?", str(self.profile))
+        first, last = (int(found[1]), int(found[2])) if found and found[2] else (
+            (_PROFILE_AFTER_STEPS + 1, _PROFILE_AFTER_STEPS + int(found[1])) if found else (0, 0))
+        if not 1 <= first <= last:
+            raise UsageError(f"--profile is {self.profile!r}.", "It is a number of steps, or FIRST:LAST, from 1 on.",
+                             "Give --profile 5, or --profile 100:105, for example.")
+        return first, last
 
     @property
     def best_metric(self) -> tuple[str | None, bool]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
-from rankwise import environment
-from rankwise.launcher.layout import cores
+from rankwise import environment, processor
 from rankwise.settings import Settings
 
 
@@ -40,16 +39,6 @@ def this_machine(settings: Settings) -> Machine:
 
     from rankwise.device import kind_of_device
     kind = kind_of_device(settings.accelerator)
-    return Machine(kind=kind, name=torch.cuda.get_device_name() if kind == "cuda" else processor(), cores=cores(),
-                   asked_threads=settings.threads or environment.threads(), torch=str(torch.__version__),
-                   python=platform.python_version(), platform=platform.platform())
-
-
-def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:   # noqa: PTH123
-            return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-                        platform.machine())
-    except OSError:
-        return platform.machine()
+    return Machine(kind=kind, name=torch.cuda.get_device_name() if kind == "cuda" else processor.model(),
+                   cores=processor.cores(), asked_threads=settings.threads or environment.threads(),
+                   torch=str(torch.__version__), python=platform.python_version(), platform=platform.platform())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from rankwise import environment
 from rankwise.errors import UsageError
 from rankwise.modes import MODES, resolve
+from rankwise.processor import cores
 from rankwise.settings import Settings
 from rankwise.world import World
 
@@ -62,13 +62,6 @@ def ranks_here(settings: Settings) -> int:
     if ranks > cores() and not _on_accelerators(settings):
         print(f"rankwise: {ranks} ranks share the {cores()} cores of this machine, and take turns.", file=sys.stderr)
     return ranks
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def surroundings(settings: Settings, ranks: int, run_folder: Path) -> dict[str, str]:

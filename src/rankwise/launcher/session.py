@@ -103,20 +103,26 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
     parts: dict[str, Any] = {"group": group, "mode": mode, "monitor": monitor, "agreement": agreement,
                              "folder": folder, "resume_from": resume_from}
     run = Run(settings, **parts) if plan is None else TrialRun(plan, settings, **parts)
-    limit_seconds = None
+    limit_seconds, end = None, "failed"
     PULSE.is_over = False   # as an earlier run in this process may have left it
     try:
         with heeded(agreement, channel, grace_seconds=settings.grace_seconds, run_folder=folder):
             yield run
         PULSE.is_over = True
         run.finish()
+        end = "finished"
         group.ended(f"returned from the training function at step {run.steps}")
     except BaseException as error:
-        limit_seconds = _INTERRUPTED_SECONDS if isinstance(error, KeyboardInterrupt) else None
+        if isinstance(error, KeyboardInterrupt):
+            limit_seconds, end = _INTERRUPTED_SECONDS, "interrupted"
+        elif isinstance(error, Preempted):
+            end = "preempted"
+        elif isinstance(error, SystemExit) and not error.code:
+            end = "finished"
         how = "ended with sys.exit" if isinstance(error, SystemExit) else f"failed with {type(error).__name__}"
         group.ended(f"{'was asked to end' if isinstance(error, Preempted) else how} at step {run.steps}")
         raise
     finally:
         agreement.close()
-        run.close(limit_seconds)
+        run.close(end, limit_seconds)
         group.close()

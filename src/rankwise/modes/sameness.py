@@ -5,13 +5,12 @@ The number of threads and the kind of processor decide in which order a kernel a
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from rankwise import processor
 from rankwise.errors import UsageError
 from rankwise.group import Group
 
@@ -19,7 +18,7 @@ from rankwise.group import Group
 def facts(device: torch.device) -> dict[str, str]:
     """What the bits of a rank's results depend on, beside the training itself, by name."""
     found = {"PyTorch": torch.__version__, "threads": str(torch.get_num_threads()),
-             "processor": _processor(), "instructions": torch.backends.cpu.get_cpu_capability(),
+             "processor": processor.model(), "instructions": torch.backends.cpu.get_cpu_capability(),
              "float32 products": torch.get_float32_matmul_precision(),
              "oneDNN": str(torch.backends.mkldnn.enabled)}
     if device.type == "cuda":
@@ -43,16 +42,6 @@ def require_same(group: Group) -> None:
 def differences(first: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     """Of two ranks or runs, each fact that differs."""
     return [f"{name} {other.get(name)}, not {value}" for name, value in first.items() if other.get(name) != value]
-
-
-def _processor() -> str:
-    """The model that the system names."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text("utf-8", "replace").splitlines():
-            if line.startswith(("model name", "CPU part")):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 class Determinism:

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from rankwise import runfolder
 from rankwise.errors import MisuseError
 from rankwise.group import Group
 from rankwise.microbatch import MicroBatch
+from rankwise.monitor.accounts import Accounts
 from rankwise.monitor.log import Entry, Log
 from rankwise.monitor.meter import HostCopy, loss_meter
+from rankwise.monitor.profile import Profile
 from rankwise.monitor.progress import Progress
 from rankwise.monitor.sinks import Sink
+from rankwise.monitor.start import facts_of_start
+from rankwise.pulse import PULSE
 from rankwise.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,7 +41,12 @@ class Monitor:
     """
 
     def __init__(self, group: Group, folder: Path, settings: Settings, *, keeps_books: bool = True) -> None:
+        """`keeps_books` says whether this monitor closes the rank's ledger with each interval, as one reader does."""
         self._group, self._folder, self._settings = group, folder, settings
+        self._keeps_books = keeps_books
+        self._accounts: Accounts | None = None
+        self._profile: Profile | None = None
+        self._mode, self._devices, self._lines = "", 1, list[str]()
         self._meter = loss_meter(group, settings.exact)
         self._console: Console | None = None
         if group.is_main:
@@ -50,7 +60,7 @@ class Monitor:
         self._carried: dict[str, Any] | None = None
         self._step = self._reduced_step = 0
         self._draw_at = math.inf
-        self._has_saved = self._is_broken_off = False
+        self._has_begun = self._has_saved = self._is_broken_off = False
 
     @property
     def sinks(self) -> list[Sink]:
@@ -62,6 +72,8 @@ class Monitor:
     def epoch(self, epoch: int, total: int) -> Iterator[None]:
         """One epoch of `total`; its line is shown at the end."""
         self._end_broken_off()
+        PULSE.epoch = epoch
+        self._require_begun(epoch)
         self._progress = Progress(epoch, total, carried=self._carried, earlier_seconds=self._epoch_seconds)
         self._carried = None
         self._logged = {}
@@ -72,11 +84,32 @@ class Monitor:
             self._is_broken_off = True
             raise
         self._begin_reduction()
+        if self._accounts:
+            self._log.add_all(self._accounts.settle())
         self._end_epoch()
+
+    def _require_begun(self, epoch: int) -> None:
+        """Log what begins here, once."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        facts = facts_of_start(self._group, self._settings, target=runfolder.target_of(self._folder), mode=self._mode,
+                               devices=self._devices)
+        self._log.tell(Entry(self._log.first_step, epoch, lambda: facts, record="start"))
+        if self._settings.profiled_steps:
+            first, last = (self._log.first_step + step for step in self._settings.profiled_steps)
+            self._profile = Profile(self._folder, self._group.rank, first=first, last=last, device=self._group.device)
+
+    def watch(self, module: nn.Module) -> None:
+        """A module was prepared."""
+        if self._accounts:
+            self._accounts.watch(module)
 
     def expect(self, loader: Sized, micro_batch: MicroBatch) -> None:
         """The loop is handed a micro-batch of a training loader."""
         self._progress.expect(loader, micro_batch)
+        if self._accounts:
+            self._accounts.expect(micro_batch)
 
     def add_loss(self, loss: torch.Tensor, amount: torch.Tensor, *, is_sum: bool = False, shard: int = 0) -> None:
         """Note a loss, the mean (or the sum) over `amount` rows or weight of this rank; both 0-dim on the device."""
@@ -86,6 +119,10 @@ class Monitor:
         """The `step`-th update is done."""
         self._step = step
         now = self._progress.stepped()
+        if self._accounts:
+            self._log.add_all(self._accounts.after_step(step, self._progress.epoch))
+        if self._profile and self._profile.after_step(step):
+            self.print(f"profile of rank 0 to open at ui.perfetto.dev: {_shown(self._profile.file)}")
         is_last = self._progress.batch == self._progress.batches
         if is_last or step % self._settings.log_every == 0:
             self._begin_reduction()
@@ -101,6 +138,7 @@ class Monitor:
         """Of the losses since the last one; what that came to is written now."""
         if self._reduced_step == self._step:
             return
+        self._require_begun(self._progress.epoch)
         self._reduced_step = self._step
         progress, reading = self._progress, self._meter.reduce()
         samples, seconds = progress.window()
@@ -110,6 +148,8 @@ class Monitor:
             progress.add_loss(total, amount)
             return {"loss": total / amount if amount > 0 else math.nan, "samples_per_second": samples / seconds}
 
+        if self._accounts:
+            self._log.add_all(self._accounts.close(self._step, progress.epoch))
         self._log.turn(Entry(self._step, progress.epoch, values))
 
     def _end_broken_off(self) -> None:
@@ -152,6 +192,9 @@ class Monitor:
 
     def begin(self, mode: str, devices: int) -> None:
         """Say how the run is laid out: the mode that is used, over how many devices."""
+        self._mode, self._devices = mode, devices
+        if self._keeps_books:
+            self._accounts = Accounts(self._group, devices // self._group.size)
         chosen = " (chosen by auto)" if self._settings.mode == "auto" else ""
         if self._settings.exact is not None:
             chosen += f", exact over {self._settings.exact} virtual shards"
@@ -162,7 +205,14 @@ class Monitor:
         """All that was prepared was restored; `progress` is what `state_dict` gave in the middle of an epoch."""
         self._carried = progress
         self._log.first_step = self._step = self._reduced_step = steps
+        if self._accounts:
+            self._accounts.begin_after(steps)
         self.print(f"resumed from {_shown(folder)}: epoch {epoch + 1}, after step {steps}")
+
+    def checkpointed(self, folder: Path, step: int, epoch: int) -> None:
+        """A checkpoint was taken, and is being written."""
+        path = str(folder.relative_to(self._folder)) if folder.is_relative_to(self._folder) else folder.name
+        self._log.tell(Entry(step, epoch, lambda: {"path": path}, record="checkpoint"))
 
     def saved(self) -> None:
         """A checkpoint is on the disk."""
@@ -176,6 +226,9 @@ class Monitor:
         """The training function returned: say where the results are, and what to try next."""
         self._end_broken_off()
         self._log.settle()
+        self._lines = self._accounts.lines() if self._accounts else []
+        for line in self._lines:
+            self.print(line)
         if self._log.first_step and not self._epoch_seconds:
             self.print("no epoch was left to train: ask for more epochs to train on")
         target = runfolder.target_of(self._folder)
@@ -203,8 +256,14 @@ class Monitor:
         self._log.settle()
         return self._progress.state_dict()
 
-    def close(self) -> None:
-        """Close the console and the sinks; what is not reduced yet is left alone, for other ranks may be gone."""
+    def close(self, how: str = "finished") -> None:
+        """Log how the run ended, and close the console and the sinks; what is not reduced yet is left alone, for other
+        ranks may be gone."""
+        if self._profile:
+            self._profile.close()
+        if self._has_begun:
+            lines = self._lines or (self._accounts.lines() if self._accounts else [])
+            self._log.tell(Entry(self._step, self._progress.epoch, lambda: {"how": how, "lines": lines}, record="end"))
         if self._console:
             self._console.close()
         self._log.close()

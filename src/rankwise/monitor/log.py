@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rankwise.monitor.sinks import JsonLines, Sink, TensorBoard
 
@@ -16,7 +17,9 @@ class Entry:
 
     step: int
     epoch: int
-    values: Callable[[], Mapping[str, float]]
+    values: Callable[[], Mapping[str, Any]]
+    record: str = ""
+    """What kind of record it is; empty for numbers by name."""
 
 
 def _nothing() -> None:
@@ -37,6 +40,14 @@ class Log:
     def add(self, entry: Entry) -> None:
         self._new.append(entry)
 
+    def add_all(self, entries: Iterable[Entry]) -> None:
+        self._new += entries
+
+    def tell(self, entry: Entry) -> None:
+        """Write something at once, for who looks on from outside."""
+        self._write([entry])
+        self._flush()
+
     def turn(self, entry: Entry) -> None:
         """An interval ended, with this entry: write what was added before the last call."""
         due, self._due, self._new = self._due, [*self._new, entry], []
@@ -49,6 +60,9 @@ class Log:
         """
         due, self._due, self._new = [*self._due, *self._new], [], []
         self._write(due)
+        self._flush()
+
+    def _flush(self) -> None:
         for sink in self._open:
             with contextlib.suppress(OSError):   # told of at the next number
                 getattr(sink, "flush", _nothing)()
@@ -65,15 +79,22 @@ class Log:
             if self._writes and values:
                 self._send(entry, values)
 
-    def _send(self, entry: Entry, values: Mapping[str, float]) -> None:
-        """Hand numbers to every sink; one that cannot write is let go of, and the training goes on."""
+    def _send(self, entry: Entry, values: Mapping[str, Any]) -> None:
+        """Hand numbers to every sink, and records to those that take them; one that cannot write is let go of, and the
+        training goes on."""
         for sink in list(self.sinks):
+            take = getattr(sink, "record", None) if entry.record else None
+            if entry.record and take is None:
+                continue
             try:
                 if not any(sink is known for known in self._open):
                     self._folder.mkdir(parents=True, exist_ok=True)
                     sink.open(self._folder, self.first_step)
                     self._open.append(sink)
-                sink.write(entry.step, entry.epoch, values)
+                if take is not None:
+                    take(entry.record, entry.step, entry.epoch, values)
+                else:
+                    sink.write(entry.step, entry.epoch, values)
             except OSError as error:
                 self.sinks.remove(sink)
                 self._say(f"{type(sink).__name__} cannot write ({error}): it gets no more numbers of this run.")

@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from rankwise.monitor.usage import PARTS
+
 _FLUSH_SECONDS = 1.0
+_PLACE = {"step", "epoch", "time"}
 _THIN_SECONDS = 0.1
 _TENSORBOARD_FLUSH_SECONDS = 10
 
@@ -17,7 +20,8 @@ _TENSORBOARD_FLUSH_SECONDS = 10
 class Sink(Protocol):
     """A place for logged numbers; used by rank 0 alone, and opened at the first number.
 
-    One that keeps numbers back for a while has a `flush()` too: it is called with each checkpoint.
+    One that keeps numbers back for a while has a `flush()` too: it is called with each checkpoint. One that has a
+    `record(kind, step, epoch, values)` gets what is no single number too: `start`, `split`, `checkpoint` and `end`.
     """
 
     def open(self, folder: Path, step: int) -> None:
@@ -31,7 +35,10 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """`metrics.jsonl`: one object a line; what is no finite number is null.
+    """`metrics.jsonl`: one object a line, with the time in Unix seconds; what is no finite number is null.
+
+    A line with "record" is no number of the training but what became of it: its start, what its steps were spent on
+    by rank, its checkpoints, its end.
 
     A resumed run does again what came after its checkpoint: lines of later steps go at once, and those of the very step
     (an evaluation after the last step of an epoch) when the same numbers come again. One that begins anew in its folder
@@ -58,9 +65,15 @@ class JsonLines:
         if step == self._resumed_at and names not in self._renewed:
             self._renewed.add(names)
             self._file.close()
-            self._keep(lambda line: line["step"] < step or line.keys() - {"step", "epoch"} != names)
+            self._keep(lambda line: line["step"] < step or line.keys() - _PLACE != names)
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps({"step": step, "epoch": epoch, **finite}) + "\n")
+        self._put({"step": step, "epoch": epoch, "time": _now(), **finite})
+
+    def record(self, kind: str, step: int, epoch: int, values: Mapping[str, Any]) -> None:
+        self._put({"record": kind, "step": step, "epoch": epoch, "time": _now(), **values})
+
+    def _put(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
         if time.monotonic() - self._flushed_at > _FLUSH_SECONDS:
             self._file.flush()
             self._flushed_at = time.monotonic()
@@ -95,6 +108,12 @@ class TensorBoard:
         if time.monotonic() - self._written_at.get(names, -math.inf) >= _THIN_SECONDS:
             self._put(names)
 
+    def record(self, kind: str, step: int, epoch: int, values: Mapping[str, Any]) -> None:
+        """Of the records the parts of a step are curves: seconds, the mean over the ranks."""
+        if kind == "split":
+            ranks = values["ranks"]
+            self.write(step, epoch, {f"step/{part}": sum(rank[part] for rank in ranks) / len(ranks) for part in PARTS})
+
     def _put(self, names: tuple[str, ...]) -> None:
         step, values = self._latest.pop(names)
         for name, value in values.items():
@@ -109,6 +128,10 @@ class TensorBoard:
     def close(self) -> None:
         self.flush()
         self._writer.close()
+
+
+def _now() -> float:
+    return round(time.time(), 3)
 
 
 def _keep_lines(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:

@@ -91,6 +91,7 @@ class Saving:
             metrics = self._parts.monitor.metrics(steps)
             position = self._position(epoch, steps)
             folder, lines = self._checkpoints.save(steps, self._parts.prepared.things, position, metrics)
+        self._parts.monitor.checkpointed(folder, steps, epoch)
         self.due.saved(steps)
         for line in [*lines, *self._on_metric(folder, metrics)]:
             self._parts.monitor.print(line)
