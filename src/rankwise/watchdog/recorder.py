@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankwise import places
+from rankwise.watchdog.loading import is_loaded
 from rankwise.watchdog.state import Call
 
 _DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")   # of all transports, and NCCL's alone
@@ -39,7 +40,8 @@ def read() -> Record:
 
 def _entries() -> list[dict[str, Any]]:
     bindings = sys.modules.get("torch._C._distributed_c10d")
-    with_places = "torch._dynamo" in sys.modules   # DistributedDataParallel loads it; to do so now would take seconds
+    # DistributedDataParallel loads it. To do so here would take seconds, and would break the loading that is under way.
+    with_places = is_loaded("torch._dynamo")
     for dump in filter(None, (getattr(bindings, name, None) for name in _DUMPS)):
         try:
             entries = _Plain(io.BytesIO(dump(includeStackTraces=with_places))).load().get("entries")
