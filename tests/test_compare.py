@@ -471,8 +471,9 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
             assert chromium.evaluate("document.documentElement.scrollWidth") <= width
         drawn = chromium.evaluate("[...document.querySelectorAll('.chart')].map((chart) => chart.data.map((t) => t.y))")
         shown = chromium.evaluate("JSON.parse(document.getElementById('data').textContent).values.layouts")
-        rows = chromium.evaluate("[...[...document.querySelectorAll('table')].find((each) => each.caption.textContent "
-                                 "=== 'Speed').tBodies[0].rows].map((row) => [...row.cells].map((c) => c.textContent))")
+        rows = chromium.evaluate("[...[...document.querySelectorAll('table')].find((table) => table.caption.textContent"
+                                 ".startsWith('Speed;')).tBodies[0].rows].map((row) => [...row.cells].map("
+                                 "(cell) => cell.textContent))")
     assert shown == values["layouts"]
     assert drawn[0] == [[each["step_seconds"] * 1000 for each in shown]]
     assert len(drawn) == 4

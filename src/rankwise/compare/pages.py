@@ -40,7 +40,7 @@ def _speed(page: Page, result: Result, best: Row) -> None:
             high=[row.highest_step_seconds * _MILLISECONDS for row in rows])]))
     if max(row.layout.devices for row in rows) > 1:
         section.chart(_scaling(result, rows))
-    section.table(_table("Speed", rows, {
+    section.table(_table("Speed; the layout to use is marked", rows, {
         "step (ms)": lambda row: _scaled(row.step_seconds, _MILLISECONDS),
         "lowest (ms)": lambda row: _scaled(row.lowest_step_seconds, _MILLISECONDS),
         "highest (ms)": lambda row: _scaled(row.highest_step_seconds, _MILLISECONDS),
