@@ -33,7 +33,7 @@ def advice(usage: Usage, *, has_shared_cores: bool = False) -> Advice:
 
 
 def _data(usage: Usage) -> Advice | None:
-    share = usage.share("data")
+    share = min(usage.of_rank(rank, "data") for rank in range(usage.ranks)) / usage.step_seconds   # on every rank
     if share < _NOTABLE:
         return None
     return Advice("data-bound", share, f"data-bound: {percent(share)} of the step waits for data. Read beside the "
