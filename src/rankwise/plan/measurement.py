@@ -73,16 +73,21 @@ def _first(trials: Trials, steps: int, tell: Tell) -> RankTrial:
             return trial.ranks[0]
         if "out of memory" not in trial.failure.lower():
             break
-    raise RankwiseError("The training could not be measured on one device.", trial.failure,
-                        "See that `rankwise run` trains it on one device.")
+    raise RankwiseError("The training could not be measured on one device.", _reason(trial),
+                        "`rankwise run` on one device shows more of it.")
 
 
 def _trial(trials: Trials, rows: int, steps: int, tell: Tell) -> RankTrial:
     trial = _run(trials, rows, steps, tell)
     if trial.failure:
-        raise RankwiseError(f"The training failed with micro-batches of {rows} samples.", trial.failure,
-                            f"See what `rankwise run` says of it with --micro-batch {rows}.")
+        raise RankwiseError(f"The training failed with micro-batches of {rows} samples.", _reason(trial),
+                            f"`rankwise run` with --micro-batch {rows} shows more of it.")
     return trial.ranks[0]
+
+
+def _reason(trial: Trial) -> str:
+    """Without the traceback."""
+    return trial.failure.splitlines()[0]
 
 
 def _run(trials: Trials, bound: int | None, steps: int, tell: Tell) -> Trial:

@@ -44,7 +44,7 @@ class Step:
 
     `rows` is the largest slice, computed in `micro_batches` turns. `step_seconds` = `computation_seconds` +
     `exposed_seconds`, and lies between `least_seconds` and `most_seconds`. `communication_seconds` counts all of it,
-    hidden behind backward or not.
+    hidden behind backward or not. Bytes, and the largest micro-batch that fits, are by layout of the states.
     """
 
     devices: int
@@ -63,6 +63,7 @@ class Step:
     is_extrapolated: bool
     device_bytes: dict[str, float]
     wire_bytes: dict[str, float]
+    most_rows: dict[str, int | None]
 
     @property
     def efficiency(self) -> float:
@@ -98,7 +99,8 @@ def predict(plan: Plan, devices: int) -> Step:
         algorithm=chosen(plan.memory.gradient_bytes, cluster) if devices > 1 else "",
         is_extrapolated=not plan.computation.micro_batch_seconds.covers(size),
         device_bytes={name: plan.memory.device_bytes(name, devices, size) for name in LAYOUTS},
-        wire_bytes={name: plan.memory.wire_bytes(name, devices) for name in LAYOUTS})
+        wire_bytes={name: plan.memory.wire_bytes(name, devices) for name in LAYOUTS},
+        most_rows={name: plan.memory.most_rows(name, devices) for name in LAYOUTS})
 
 
 def _times(plan: Plan, devices: int) -> _Times:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rankwise.page import Axis, Chart, Column, Page, Series, Table, lines, stacked_bars
+from collections.abc import Mapping
+
+from rankwise.page import Axis, Cell, Chart, Column, Page, Series, Table, lines, stacked_bars
 from rankwise.plan.findings import Result, as_values, batch, findings, sources
 from rankwise.plan.memory import LAYOUTS
 
@@ -16,7 +18,12 @@ def page_of(result: Result) -> Page:
     speed = page.section("Throughput").chart(_throughput(result)).table(_steps(result))
     speed.paragraph("A slice beyond the measured sizes is marked as extrapolated.")
     page.section("The step").chart(_parts(result))
-    page.section("Memory of a device").chart(_memory(result)).table(_wire(result), folded="Bytes on the wire")
+    memory = page.section("Memory of a device").chart(_memory(result))
+    memory.table(_by_layout("Largest micro-batch that fits (samples)", {
+        step.devices: step.most_rows for step in result.steps}), folded="What fits")
+    memory.table(_by_layout("Bytes that a device sends in a step (MB)", {
+        step.devices: {name: _rounded(value / 1e6) for name, value in step.wire_bytes.items()}
+        for step in result.steps}), folded="Bytes on the wire")
     page.section("The global batch").points(batch(result))
     page.section("Where the figures of the links come from").facts(sources(result))
     return page
@@ -67,8 +74,8 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _wire(result: Result) -> Table:
-    return Table("Bytes that a device sends in a step (MB)",
-                 [Column("devices"), *(Column(f"{name}: {layout.meaning}", is_number=True)
-                                       for name, layout in LAYOUTS.items())],
-                 [[f"{step.devices:,}", *(step.wire_bytes[name] / 1e6 for name in LAYOUTS)] for step in result.steps])
+def _by_layout(caption: str, values: Mapping[int, Mapping[str, Cell]]) -> Table:
+    columns = [Column("devices"), *(Column(f"{name}: {layout.meaning}", is_number=True)
+                                    for name, layout in LAYOUTS.items())]
+    return Table(caption, columns, [[f"{devices:,}", *(found[name] for name in LAYOUTS)]
+                                    for devices, found in values.items()])
