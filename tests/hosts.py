@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -27,6 +28,13 @@ class Host:
         """This host sends at `rate` (100mbit, 1gbit), as tc writes it; make it so on every host."""
         run = ["netns", "exec", self.name, str(TC), "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate]
         _ip(*run, "burst", "256kb", "latency", "50ms")
+
+    def sent_bytes(self) -> int:
+        """What has left this host so far, by the network's own count."""
+        shown = subprocess.run([str(IP), "-n", self.name, "-s", "-j", "link", "show", "eth0"], check=True, timeout=10,
+                               capture_output=True, text=True).stdout
+        count: int = json.loads(shown)[0]["stats64"]["tx"]["bytes"]
+        return count
 
     def cut(self) -> None:
         """Nothing arrives any more, and nobody is told."""

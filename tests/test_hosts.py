@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -142,3 +143,50 @@ def test_two_hosts_make_one_run_whatever_their_names(tmp_path: Path) -> None:
             assert ended.code == 0, ended.text
     assert only(folder / "runs").name == "it"
     assert (folder / "final.pt").exists()
+
+
+LINKED = '''
+import torch
+import rankwise as rw
+
+def train(run):
+    model = run.prepare(torch.nn.Linear(1000, 1250))   # 5 MB of gradients
+    optimizer = run.prepare(torch.optim.SGD(model.parameters(), 1e-3))
+    loader = run.loader(torch.randn(21, 1000, generator=torch.Generator().manual_seed(1)), 7)
+    for _ in run.epochs(3):
+        for rows in loader:
+            run.step(model(rows).square().mean(), optimizer)
+
+if __name__ == "__main__":
+    rw.launch(train)
+'''
+
+
+def test_communication_takes_what_the_link_takes(tmp_path: Path) -> None:
+    """Two hosts at 200 Mbit/s: each sends the 5 MB of gradients once a step, which takes 0.2 s; the books say the same,
+    and the bytes are those that the network's own counter saw."""
+    (tmp_path / "train.py").write_text(LINKED)
+    with hosts(2) as found:
+        for host in found:
+            host.slow_down("200mbit")
+        before = [host.sent_bytes() for host in found]
+        command = [*RANKWISE, "run", "train.py", "--accelerator", "cpu", "--devices", "1", "--threads", "1", "--nodes",
+                   "2", "--endpoint", f"10.77.9.1:{PORT + 9}", "--name", "it", "--node-rank"]
+        launches = [Launch([*command, str(number)], tmp_path, host.prefix) for number, host in enumerate(found)]
+        ended = [each.ended(deadline_seconds=90) for each in launches]
+        sent = [host.sent_bytes() - earlier for host, earlier in zip(found, before, strict=True)]
+    assert [each.code for each in ended] == [0, 0], ended[0].text
+    lines = [json.loads(line) for line in (tmp_path / "runs" / "it" / "metrics.jsonl").read_text().splitlines()]
+    splits = [line for line in lines if line.get("record") == "split"]
+    assert sum(split["steps"] for split in splits) == 9
+    gradients, link_seconds = 4 * (1000 * 1250 + 1250), 0.2
+    for rank in range(2):
+        books = [split["ranks"][rank] for split in splits]
+        for book in books[1:]:
+            assert 0.9 * link_seconds < book["communication"] < 2 * link_seconds
+            assert book["communication_total"] > 0.9 * link_seconds
+            assert gradients <= book["wire_bytes"] < 1.01 * gradients
+        counted = sum(book["wire_bytes"] * split["steps"] for book, split in zip(books, splits, strict=True))
+        half = gradients / 2   # of the first weights, which rank 0 sends alone: the books have the mean over the ranks
+        assert 0.98 < (sent[rank] - (half if rank == 0 else -half)) / counted < 1.12
+    assert "advice        communication-bound:" in ended[0].out
