@@ -325,12 +325,12 @@ def test_the_loss_tells_another_training() -> None:
 
 
 def test_losses_that_are_no_numbers() -> None:
-    assert judge([None], [0.5], [0.5], amp="no") is None
-    assert judge([], [0.5], [0.5], amp="no") is None
-    same = judge([math.nan], [math.nan], [math.nan], amp="no")
+    assert judge([None], [0.5], amp="no") is None
+    assert judge([], [0.5], amp="no") is None
+    same = judge([math.nan], [math.nan], amp="no")
     assert same is not None
     assert same.is_same
-    wrong = judge([math.nan], [0.5], [0.5], amp="bf16")
+    wrong = judge([math.nan], [0.5], amp="bf16")
     assert wrong is not None
     assert not wrong.is_same
     assert verdict(compared(lambda layout, number: trial(0.1, world_size=layout.processes, loss=math.inf
@@ -346,6 +346,24 @@ def test_losses_against_a_perfect_division() -> None:
     found = [(each.of, round(each.seconds, 6)) for each in losses(ours, SPLIT, 2)]
     assert found == [("communication", 0.03), ("computation", 0.025), ("optimizer", 0.005), ("data", 0.001)]
     assert losses({name: each / 4 for name, each in SPLIT.items()}, SPLIT, 4) == []
+    found = [(each.of, round(each.seconds, 6)) for each in losses(ours, SPLIT, 2, waiting=0.02)]
+    assert found[1:3] == [("waiting", 0.02), ("communication", 0.01)]
+
+
+def test_waiting_for_a_slow_rank_is_no_transport() -> None:
+    """Rank 1 computes longer, and rank 0 waits for it: what rank 1 waits for is the transport."""
+    def job(layout: Layout, number: int) -> Trial:
+        if layout == ALONE:
+            return trial(0.1, split=split_of(0.1))
+        made = trial(0.1, world_size=2)
+        return replace(made, ranks=[replace(rank, split=split_of(0.1, communication=waits)) for rank, waits in
+                                    zip(made.ranks, (0.05, 0.01), strict=True)])
+    result = compared(job, DDP)
+    assert result.rows[1].waiting_seconds == pytest.approx(0.02)   # the mean of 50 and 10 ms, less 10 ms
+    said = verdict(result)
+    assert "20.0 ms of waiting for the slowest rank" in said.why
+    assert "10.0 ms of communication (all-reduce of gradients)" in said.why
+    assert "ranks that are equally fast" in said.change
 
 
 def split_of(step: float, **parts: float) -> dict[str, float]:
@@ -368,7 +386,7 @@ def test_a_verdict_for_several_devices() -> None:
     assert found.best.layout == DDP
     assert found.use.startswith("Use ddp on 2: 1.67 times as fast as single on 1 (60.1 ms a step instead of 100 ms), "
                                 "an efficiency of 8")
-    assert "10.0 ms in communication (all-reduce of gradients)" in found.why
+    assert "10.0 ms of communication (all-reduce of gradients)" in found.why
     assert "a faster link" in found.change
     assert any(line.startswith("dp on 2 takes 1.50 times as long as ddp on 2") for line in found.remarks)
 
@@ -382,7 +400,7 @@ def test_a_verdict_for_one_device() -> None:
     assert found.best.layout == ALONE
     assert found.use == ("Use single on 1: nothing else is faster by more than the noise. The fastest other layout is "
                          "ddp on 2, at 0.83 times its speed, which is more than the noise.")
-    assert "60.0 ms in forward and backward" in found.why
+    assert "60.0 ms of forward and backward" in found.why
     assert "one device computes with 2 threads, and 2 such devices share 2 cores" in found.change
     assert "--threads 1 compares devices of one core" in found.change
     assert "slices of this size" not in found.change
@@ -396,6 +414,17 @@ def test_fewer_devices_win_where_more_bring_nothing() -> None:
         return 0.060 if layout == DDP else [0.059, 0.059, 0.060][number]
     found = verdict(compared(job, DDP, DDP4))
     assert found.best.layout == DDP
+
+
+def test_of_equal_layouts_the_first_precision_and_then_the_fastest() -> None:
+    """On as many devices the precision that was asked for first; then the mode that is faster, if only by the noise."""
+    half = replace(DDP, amp="bf16")
+    alone = replace(ALONE, amp="bf16")
+
+    def job(layout: Layout, number: int) -> float:
+        steps = {ALONE: 0.1 * (1 + 0.02 * (number % 2)), DP: 0.0605, DDP: 0.06, alone: 0.1, half: 0.0599}
+        return steps[layout]
+    assert verdict(compared(job, DP, DDP, alone, half)).best.layout == DDP
 
 
 def test_two_precisions_on_one_device() -> None:

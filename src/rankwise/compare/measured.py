@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ class Measured:
     """One job. A step takes as long as its slowest rank; what is None was not measured.
 
     `split` and the communication are seconds a step, means over the ranks; `communication` in it is what backward does
-    not hide. Memory is a device's peak (on a CPU a process's), of the first device and of the one with the most.
+    not hide, and of that `waiting_seconds` is the wait for slower ranks. Memory is a device's peak (on a CPU a
+    process's), of the first device and of the one with the most.
     """
 
     steps: int
@@ -30,6 +31,7 @@ class Measured:
     samples_a_step: float | None
     split: Mapping[str, float] | None
     communication_seconds: float | None
+    waiting_seconds: float | None
     communication_from: str
     wire_bytes: float | None
     first_memory_bytes: int | None
@@ -44,7 +46,7 @@ class Measured:
         memory = [size for rank in ranks for size in rank.memory_bytes]
         return cls(steps=len(steps), step_seconds=statistics.median(steps),
                    samples_a_step=ranks[0].samples / len(steps) or None, split=trial.split or None,
-                   communication_seconds=_communication(trial),
+                   communication_seconds=_communication(trial), waiting_seconds=_waiting(trial),
                    communication_from=ranks[0].communication_from,
                    wire_bytes=statistics.fmean(rank.wire_bytes for rank in ranks) if trial.split else None,
                    first_memory_bytes=memory[0] if memory else None, most_memory_bytes=max(memory, default=None),
@@ -60,6 +62,13 @@ def _communication(trial: Trial) -> float | None:
     """All communication of a step. It is sampled, and not of every kind: what the steps waited for is a part of it."""
     totals = [rank.communication_total for rank in trial.ranks if rank.communication_total is not None]
     return max(statistics.fmean(totals), trial.split["communication"]) if totals and trial.split else None
+
+
+def _waiting(trial: Trial) -> float | None:
+    """The slowest rank waits for the transport alone, and the others for that rank too."""
+    if not trial.split:
+        return None
+    return trial.split["communication"] - min(rank.split["communication"] for rank in trial.ranks)
 
 
 def _loss(trial: Trial) -> float | None:
@@ -81,14 +90,16 @@ class Series:
     def costs(self) -> dict[int, float]:
         return {number: each.cost for number, each in self.rounds.items()}
 
-    def over(self, value: Callable[[Measured], float | None]) -> list[float]:
-        """A number of each round that has it."""
-        return [found for each in self.rounds.values() if (found := value(each)) is not None]
 
-    def median(self, value: Callable[[Measured], float | None]) -> float | None:
-        """The median over the rounds; None where it was not measured."""
-        found = self.over(value)
-        return statistics.median(found) if found else None
+def over(jobs: Iterable[Measured], value: Callable[[Measured], float | None]) -> list[float]:
+    """A number of each job that has it."""
+    return [found for each in jobs if (found := value(each)) is not None]
+
+
+def median(jobs: Iterable[Measured], value: Callable[[Measured], float | None]) -> float | None:
+    """The median over jobs; None where it was not measured."""
+    found = over(jobs, value)
+    return statistics.median(found) if found else None
 
 
 def reason(failure: str) -> str:

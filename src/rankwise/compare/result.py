@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rankwise.compare.layouts import Layout, Refusal
 from rankwise.compare.machine import Machine
-from rankwise.compare.measured import PHASES, Series, reason
+from rankwise.compare.measured import PHASES, Measured, Series, median, over, reason
 from rankwise.compare.noise import is_beyond, middle, noise, ratios
 from rankwise.compare.rounds import Measurements
 from rankwise.compare.sameness import Sameness, judge
@@ -39,6 +39,7 @@ class Row:
     efficiency: float | None
     split: Mapping[str, float] | None    # seconds a step
     communication_seconds: float | None  # a step, hidden or not
+    waiting_seconds: float | None        # a step, for slower ranks: a part of the communication that is not hidden
     communication_meaning: str           # what counts as communication in this mode
     communication_from: str              # what the figures were taken from
     wire_bytes: float | None             # a step, sent by a rank
@@ -104,27 +105,32 @@ class Result:
                      if series.layout.devices == 1 and series.layout.amp == amp and series.rounds), None)
 
     def row(self, series: Series) -> Row:
-        """The numbers of one layout, which ran in at least one round."""
-        layout, step = series.layout, series.over(lambda each: each.step_seconds)
-        ups = ratios(middle(self.measurements.baseline.costs, self.measurements.control.costs), self.costs(layout))
-        last = list(series.rounds.values())[-1]
-        alone = self.alone(layout.amp)
-        rates = [1 / each.cost for each in series.rounds.values() if each.samples_a_step]
+        """The numbers of one layout, which ran in at least one round; the baseline's are over all of its runs."""
+        layout, alone = series.layout, self.alone(series.layout.amp)
+        jobs = self._jobs(series)
+        step = over(jobs, lambda each: each.step_seconds)
+        rates = over(jobs, lambda each: 1 / each.cost if each.samples_a_step else None)
+        ups = ratios(self.costs(self.measurements.baseline.layout), self.costs(layout))
         return Row(
-            layout=layout, is_baseline=series is self.measurements.baseline, rounds=len(step),
+            layout=layout, is_baseline=series is self.measurements.baseline, rounds=len(series.rounds),
             threads=self.machine.threads(layout.processes),
             step_seconds=statistics.median(step), lowest_step_seconds=min(step), highest_step_seconds=max(step),
             samples_a_second=statistics.median(rates) if rates else None,
             speed_up=statistics.median(ups), lowest_speed_up=min(ups), highest_speed_up=max(ups),
             is_beyond_noise=is_beyond(ups, self.noise), efficiency=self._efficiency(layout, alone),
-            split=_split(series), communication_seconds=series.median(lambda each: each.communication_seconds),
-            communication_meaning=MODES[layout.mode].communication, communication_from=last.communication_from,
-            wire_bytes=series.median(lambda each: each.wire_bytes),
-            first_memory_bytes=_largest(series.over(lambda each: each.first_memory_bytes)),
-            most_memory_bytes=_largest(series.over(lambda each: each.most_memory_bytes)),
-            start_up_seconds=series.median(lambda each: each.start_up_seconds),
-            loss=series.median(lambda each: each.loss),
+            split=_split(jobs), communication_seconds=median(jobs, lambda each: each.communication_seconds),
+            waiting_seconds=median(jobs, lambda each: each.waiting_seconds),
+            communication_meaning=MODES[layout.mode].communication, communication_from=jobs[-1].communication_from,
+            wire_bytes=median(jobs, lambda each: each.wire_bytes),
+            first_memory_bytes=_largest(over(jobs, lambda each: each.first_memory_bytes)),
+            most_memory_bytes=_largest(over(jobs, lambda each: each.most_memory_bytes)),
+            start_up_seconds=median(jobs, lambda each: each.start_up_seconds),
+            loss=median(jobs, lambda each: each.loss),
             sameness=self._sameness(series, alone), failure=reason(series.failure))
+
+    def _jobs(self, series: Series) -> list[Measured]:
+        again = self.measurements.control.rounds if series is self.measurements.baseline else {}
+        return [*series.rounds.values(), *again.values()]
 
     def _efficiency(self, layout: Layout, alone: Series | None) -> float | None:
         if alone is None or layout.devices == 1:
@@ -134,15 +140,12 @@ class Result:
     def _sameness(self, series: Series, alone: Series | None) -> Sameness | None:
         if self.scaling.is_weak or alone is None or series.layout.devices == 1:
             return None
-        ours, theirs = ([each.loss for each in one.rounds.values()] for one in (series, alone))
-        again = [each.loss for each in self.measurements.control.rounds.values()]
-        known = [each.loss for each in self.measurements.baseline.rounds.values()]
-        return judge(ours, theirs, [*known, *again] if alone is self.measurements.baseline else theirs,
-                     amp=series.layout.amp)
+        ours, theirs = ([each.loss for each in self._jobs(one)] for one in (series, alone))
+        return judge(ours, theirs, amp=series.layout.amp)
 
 
-def _split(series: Series) -> dict[str, float] | None:
-    found = [each.split for each in series.rounds.values() if each.split is not None]
+def _split(jobs: Sequence[Measured]) -> dict[str, float] | None:
+    found = [each.split for each in jobs if each.split is not None]
     return {phase: statistics.median(each[phase] for each in found) for phase in PHASES} if found else None
 
 

@@ -28,17 +28,16 @@ class Sameness:
         return self.difference <= self.allowed
 
 
-def judge(ours: Sequence[float | None], theirs: Sequence[float | None], alike: Sequence[float | None], *,
-          amp: str) -> Sameness | None:
-    """Compare losses of a layout with those of one device; `alike` are losses of runs that should be equal.
+def judge(ours: Sequence[float | None], theirs: Sequence[float | None], *, amp: str) -> Sameness | None:
+    """Compare losses of a layout with `theirs`, those of one device, which should all be equal.
 
     None where a loss is not known. A loss that is no finite number on one side alone differs without bound.
     """
-    known = [[loss for loss in losses if loss is not None] for losses in (ours, theirs, alike)]
-    if any(len(found) < len(losses) or not found for found, losses in zip(known, (ours, theirs, alike), strict=True)):
+    found, alone = ([loss for loss in losses if loss is not None] for losses in (ours, theirs))
+    if not found or not alone:
         return None
-    noise = max(relative(known[2][0], each) for each in known[2])
-    return Sameness(difference=max(relative(one, other) for one in known[0] for other in known[1]),
+    noise = max(relative(alone[0], each) for each in alone)
+    return Sameness(difference=max(relative(one, other) for one in found for other in alone),
                     allowed=max(_ROUNDING[amp], _OF_THE_NOISE * noise if math.isfinite(noise) else 0.0), noise=noise)
 
 

@@ -10,6 +10,7 @@ from rankwise.compare.result import Result, Row
 from rankwise.compare.words import share
 from rankwise.quantities import byte_count, percent, seconds
 
+_OF_THE_CORES = ("computation", "communication", "waiting")   # what takes longer where ranks share cores
 _SMALL = 0.05   # of a step: losses below it explain nothing
 _MUCH = 1.1     # times the memory: what is said
 _LOUD = 1.2     # noise that hides what one wants to see
@@ -17,15 +18,17 @@ _LOUD = 1.2     # noise that hides what one wants to see
 _WHY = {
     "computation": "forward and backward, which did not get shorter in step with the number of devices",
     "communication": "communication that backward does not hide",
+    "waiting": "waiting for the slowest rank",
     "data": "waiting for data",
     "optimizer": "the optimizer's update, which every replica makes in full",
     "other": "other work in the loop body",
 }
 _CHANGE = {
-    "computation": "a larger global batch, for slices of this size do not keep the devices busy",
+    "computation": "a larger global batch, if slices of this size do not keep the devices busy",
     "communication": "a faster link, or a larger global batch, which sends the same gradients less often",
+    "waiting": "ranks that are equally fast, with equal work",
     "data": "reading further ahead (num_workers of the loader)",
-    "optimizer": "a larger global batch, for the update costs the same for any number of samples",
+    "optimizer": "a larger global batch, as the update costs the same for any number of samples",
     "other": "less work beside the step (`rankwise run --profile` shows it)",
 }
 
@@ -56,10 +59,14 @@ def verdict(result: Result) -> Verdict:
 
 
 def _best(result: Result, rows: Sequence[Row]) -> Row:
-    """The fewest devices among the layouts that are not slower than the fastest by more than the noise."""
+    """Among the layouts that are not slower than the fastest by more than the noise, the one that asks for least.
+
+    That is the fewest devices, the first precision, and then the fastest.
+    """
     fastest = max(rows, key=lambda row: row.speed_up)
     equal = [row for row in rows if row is fastest or not result.is_slower(row.layout, fastest.layout)]
-    return min(equal, key=lambda row: row.layout.devices)   # the first of several: in the order asked for
+    precisions = [row.layout.amp for row in rows]   # in the order asked for
+    return min(equal, key=lambda row: (row.layout.devices, precisions.index(row.layout.amp), -row.speed_up))
 
 
 def _fastest(rows: Sequence[Row]) -> Row | None:
@@ -87,7 +94,8 @@ def _losses(result: Result, row: Row) -> list[Loss]:
     split = result.row(alone).split if alone is not None else None
     if split is None or row.split is None:
         return []
-    found = losses(row.split, split, 1 if result.scaling.is_weak else row.layout.devices)
+    found = losses(row.split, split, 1 if result.scaling.is_weak else row.layout.devices,
+                   waiting=row.waiting_seconds or 0.0)
     return [each for each in found if each.seconds > _SMALL * row.step_seconds]
 
 
@@ -98,8 +106,8 @@ def _why(result: Result, row: Row | None, found: Sequence[Loss]) -> str:
         return "Why is not known: where a step goes is measured in scripts that use rankwise."
     if not found:
         return f"Why: {row.layout} divides the work with hardly any loss."
-    said = ", ".join(f"{seconds(each.seconds)} in {_name(each, row)}" for each in found)
-    return f"Why: beyond a perfect division, a step of {row.layout} spends {said}."
+    said = ", ".join(f"{seconds(each.seconds)} of {_name(each, row)}" for each in found)
+    return f"Why: beyond a perfect division, a step of {row.layout} has {said}."
 
 
 def _name(loss: Loss, row: Row) -> str:
@@ -121,8 +129,8 @@ def _change(result: Result, row: Row | None, found: Sequence[Loss]) -> str:
                     f"thread{'s' * (threads != 1)}, and {devices} such devices share {machine.cores} "
                     f"core{'s' * (machine.cores != 1)}"
                     + (" (--threads 1 compares devices of one core)" if threads != 1 else ""))
-    said += [_CHANGE[each.of] for each in found[:2]
-             if each.of != "computation" or not machine.shares_cores(devices)]
+    shared = _OF_THE_CORES if machine.shares_cores(devices) else ()
+    said += [_CHANGE[each.of] for each in found[:2] if each.of not in shared]
     return f"What would change it: {'; '.join(said)}." if said else ""
 
 
