@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwise.cli.outputs import writable
 from rankwise.errors import UsageError
 from rankwise.settings import Settings
 
@@ -73,7 +74,7 @@ def _compare(
     from rankwise.compare.scaling import Scaling
     scaling = Scaling(batch_size=batch_size, is_weak=weak, uses_rankwise=found.uses_rankwise)
     choice = choose(settings, devices=devices, modes=modes, amp=amp, uses_rankwise=found.uses_rankwise)
-    folder = _writable(output or Path("compare") / f"{found.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder = writable(output or Path("compare") / f"{found.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     from rankwise.compare.machine import this_machine
     from rankwise.compare.result import Result
     from rankwise.compare.rounds import WARM_UP, measure
@@ -86,17 +87,6 @@ def _compare(
     _tell(Result(target=target, scaling=scaling, machine=this_machine(settings), steps=steps, rounds=rounds,
                  measurements=measurements, refusals=choice.refusals), folder)
     return 0
-
-
-def _writable(folder: Path) -> Path:
-    """Make the folder before anything is measured; raises UsageError where nothing can be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        raise UsageError(f"--output is {folder}.", f"It cannot be written: {error.strerror}.",
-                         "Give --output a folder that can be written.") from error
 
 
 def _tell(result: Result, folder: Path) -> None:
