@@ -16,7 +16,7 @@ import browser
 import runlogs
 from rankwise import cli, history
 from rankwise.errors import UsageError
-from rankwise.report import compose, curves, means, summary, tables
+from rankwise.report import account, compose, curves, means, summary, tables
 from rankwise.report.thinning import kept
 from rankwise.report.timeline import Timeline
 from rankwise.report.view import Axes, views_of
@@ -169,6 +169,23 @@ def test_of_a_killed_run_it_is_said_what_is_known(tmp_path: Path) -> None:
     said = summary.sentence(view, BEGAN + 2 + 147 * 0.02 + 30.0)
     assert "No end is on record: the run was killed, or is still running. It is known up to step 147" in said
     assert "30.0 s before this page was made" in said
+
+
+def test_of_a_killed_run_there_is_what_it_would_have_said(tmp_path: Path) -> None:
+    """The five lines of an end, from its splits: rank 1 is 1.5 times as slow as rank 0, which waits for nobody else."""
+    lines = account.lines(read(tmp_path / "run", runlogs.training()[:-1]))
+    assert [line.split("  ")[0] for line in lines] == ["throughput", "step", "memory", "slowest rank", "advice"]
+    assert "mean over 140 steps" in lines[0]
+    assert "others at most 301 MB (rank 1)" in lines[2]
+    assert "rank 1: 7.25 ms a step behind" in lines[3]   # half of all phases but communication
+    assert account.lines(read(tmp_path / "new", [runlogs.start()])) == []
+
+
+def test_the_first_step_of_a_start_is_left_out(tmp_path: Path) -> None:
+    """Its split is no measure of a step; a later interval of one step is."""
+    lines = [runlogs.start(), runlogs.split(1, 0, BEGAN + 9, steps=1), runlogs.split(2, 0, BEGAN + 9, steps=1),
+             runlogs.start(step=2, attempt=1, time=BEGAN + 12), runlogs.split(3, 0, BEGAN + 20, steps=1)]
+    assert [split.step for split in read(tmp_path / "run", lines).splits] == [2]
 
 
 def test_settings_that_differ_are_told(tmp_path: Path) -> None:

@@ -92,7 +92,10 @@ class End(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """A run: what was logged, in order. `damaged` counts the lines that could not be read."""
+    """A run: what was logged, in order. `damaged` counts the lines that could not be read.
+
+    `splits` are without those of the first step of a start, in which much is made.
+    """
 
     name: str
     folder: Path
@@ -104,8 +107,11 @@ class History:
     checkpoints: tuple[Checkpoint, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, kind in (("starts", Start), ("numbers", Numbers), ("splits", Split), ("checkpoints", Checkpoint)):
+        for name, kind in (("starts", Start), ("numbers", Numbers), ("checkpoints", Checkpoint)):
             object.__setattr__(self, name, tuple(each for each in self.events if isinstance(each, kind)))
+        first_steps = {start.step + 1 for start in self.starts}
+        object.__setattr__(self, "splits", tuple(each for each in self.events if isinstance(each, Split)
+                                                 and not (each.steps == 1 and each.step in first_steps)))
 
     @property
     def end(self) -> End | None:

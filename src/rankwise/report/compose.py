@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rankwise.history import FILE, History
 from rankwise.page import Page, Section
-from rankwise.report import curves, summary, tables
+from rankwise.report import account, curves, summary, tables
 from rankwise.report.thinning import POINTS
 from rankwise.report.timeline import of_same_names
 from rankwise.report.view import Axes, View, views_of
@@ -44,9 +44,10 @@ def _summary(section: Section, views: Sequence[View], now: float) -> None:
             name: summary.facts(view).get(name) for name in names}))
         section.points([f"{view.name}: {summary.sentence(view, now)}" for view in views])
     for view in views:
-        if view.history.end is not None and view.history.end.lines:
-            section.paragraph("What it said at its end:" if len(views) == 1 else f"What {view.name} said at its end:")
-            section.points(view.history.end.lines)
+        lines = account.lines(view.history)
+        if lines:
+            when = "at its end" if view.history.end is not None else "up to its last entry"
+            section.table(tables.last_lines(f"{view.name}, {when}", lines))
 
 
 def _logged(section: Section, views: Sequence[View], axes: Axes) -> None:
@@ -82,7 +83,8 @@ def _split(section: Section, views: Sequence[View], axes: Axes) -> None:
         section.chart(curves.split_over_time(view, axes)).table(tables.ranks(view, latest))
         section.paragraph(f"{view.name}: the latest {sum(split.steps for split in latest):,} steps on record; clock: "
                           f"{latest[-1].clock}; communication in all, its hidden part included: "
-                          f"{latest[-1].communication_from}.")
+                          f"{latest[-1].communication_from}. The first step of each start, in which much is made, "
+                          "is left out.")
 
 
 def _happenings(section: Section, views: Sequence[View]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from rankwise import quantities
 from rankwise.history import Split
 from rankwise.page import Cell
+from rankwise.report import account
 from rankwise.report.means import of_rank
 from rankwise.report.tables import moment
 from rankwise.report.view import View
@@ -86,7 +87,7 @@ def as_values(view: View) -> dict[str, Any]:
         "starts": [{"step": each.step, "attempt": each.attempt, "mode": each.mode, "devices": each.devices}
                    for each in history.starts],
         "checkpoints": [{"step": each.step, "path": each.path} for each in history.checkpoints],
-        "lines": list(history.end.lines) if history.end else [],
+        "lines": account.lines(history),
         "ranks": [{**mean.seconds, "step": mean.step_seconds, "communication_total": mean.communication_total,
                    "wire_bytes": mean.wire_bytes, "memory_bytes": list(latest[-1].ranks[rank].memory_bytes)}
                   for rank in (range(len(latest[-1].ranks)) if latest else ()) for mean in [of_rank(latest, rank)]],

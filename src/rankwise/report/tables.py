@@ -21,8 +21,7 @@ def happenings(view: View) -> Table:
     """Starts, checkpoints and ends of a run, in order."""
     left_out = {id(event) for event in view.history.checkpoints[:-_CHECKPOINTS]}
     rows: list[list[Cell]] = [
-        [what, event.step, event.epoch + 1, moment(event.time), quantities.seconds(view.timeline.seconds(event)),
-         remark]
+        [what, event.step, event.epoch + 1, moment(event.time), _time(view.timeline.seconds(event)), remark]
         for event in view.history.events if id(event) not in left_out for what, remark in _told(event, view)]
     columns = [Column("event"), Column("step", is_number=True), Column("epoch", is_number=True), Column("when (UTC)"),
                Column("after running for", is_number=True), Column("remark")]
@@ -58,11 +57,11 @@ def ranks(view: View, splits: Sequence[Split]) -> Table:
     parts: dict[str, list[Cell]] = {
         "step": [quantities.seconds(mean.step_seconds) for mean in means],
         **{phase: [quantities.seconds(mean.seconds[phase]) for mean in means] for phase in PHASES},
-        "communication, total": [_time(mean.communication_total) for mean in means],
-        "on the wire, a step": [quantities.byte_count(mean.wire_bytes) for mean in means],
+        "communication in all": [_time(mean.communication_total) for mean in means],
+        "sent": [quantities.byte_count(mean.wire_bytes) for mean in means],
         "device busy": [None if mean.device_busy is None else quantities.percent(mean.device_busy) for mean in means],
         "FLOP/s": [mean.flops_per_second for mean in means],
-        "peak memory, device by device": [", ".join(map(quantities.byte_count, rank.memory_bytes)) or None
+        "peak memory": [", ".join(map(quantities.byte_count, rank.memory_bytes)) or None
                                           for rank in splits[-1].ranks],
     }
     known = {name: cells for name, cells in parts.items() if any(cell is not None for cell in cells)}
@@ -71,8 +70,15 @@ def ranks(view: View, splits: Sequence[Split]) -> Table:
                  [[f"rank {rank}", *(cells[rank] for cells in known.values())] for rank in range(len(means))])
 
 
+def last_lines(caption: str, lines: Sequence[str]) -> Table:
+    """What a run says at its end: lines that begin with a name."""
+    rows = [line.partition("  ") for line in lines]
+    return Table(caption, [Column("about"), Column("finding")],
+                 [[name, text.strip()] if text else ["", name] for name, _, text in rows])
+
+
 def _time(value: float | None) -> str | None:
-    return None if value is None else quantities.seconds(value)
+    return None if value is None else quantities.seconds(value) if value else "0 s"
 
 
 def settings(views: Sequence[View]) -> tuple[Table, Table]:
@@ -94,7 +100,7 @@ def environments(views: Sequence[View]) -> Table:
     names = dict.fromkeys(name for each in found for name in each)
     rows = {name: [name, *(_word(each, name) for each in found)] for name in names}
     parted = {name for name, row in rows.items() if len(set(row[1:])) > 1}
-    return _marked("Environment", [Column("of"), *(Column(view.name) for view in views)], rows, parted)
+    return _marked("Environment", [Column("what"), *(Column(view.name) for view in views)], rows, parted)
 
 
 def side_by_side(caption: str, views: Sequence[View], facts: Callable[[View], Mapping[str, Cell]]) -> Table:
