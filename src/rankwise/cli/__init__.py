@@ -17,6 +17,8 @@ Start here:
   rankwise run train.py --devices 4   your own script; its options come after `--`
   rankwise verify train.py            is it the same training on 1, 2 and 4 devices?
   rankwise compare train.py           how fast is it in each mode, and why
+  rankwise watch latest               the run that was started last, while it trains
+  rankwise report latest              a page of it: curves, split of the step, memory, advice
   rankwise recipes copy toy .         the shortest script, to change
 """
 

@@ -12,7 +12,7 @@ from rankwise.errors import EXIT_FAILED
 
 _EXAMPLES = """\b
 Examples:
-  rankwise watch latest                  the run that was started last
+  rankwise watch latest                    the run that was started last
   rankwise watch fashion-20261130-1646   a run by its name, or by its folder
 
 Exit code: 0 the run has ended, 1 it has failed, 130 stopped by Ctrl-C; the run goes on.
