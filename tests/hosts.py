@@ -27,7 +27,8 @@ class Host:
     def slow_down(self, rate: str) -> None:
         """This host sends at `rate` (100mbit, 1gbit), as tc writes it; make it so on every host."""
         run = ["netns", "exec", self.name, str(TC), "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate]
-        _ip(*run, "burst", "256kb", "latency", "50ms")
+        burst = "256kb" if rate.endswith("gbit") else "64kb"   # what passes at once: some milliseconds' worth
+        _ip(*run, "burst", burst, "latency", "50ms")
 
     def sent_bytes(self) -> int:
         """What has left this host so far, by the network's own count."""

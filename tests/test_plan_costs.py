@@ -154,6 +154,14 @@ def test_a_link_is_found_from_all_reduces_of_two(latency: float, rate: float) ->
     assert found.spread < 1e-3
 
 
+def test_a_burst_that_passes_at_once_is_no_rate() -> None:
+    """A token bucket lets 256 KB pass in no time: the rate is that of what follows."""
+    true = replace(SLOW, bytes_per_second=1e8)
+    seconds = {size: [0.002 if size <= 256 << 10 else simulated_ring(size, [true, true])] * 3
+               for size in (1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20)}
+    assert fitted("it", seconds, "").bytes_per_second == pytest.approx(1e8, rel=0.02)
+
+
 def test_a_link_that_varies_has_a_spread() -> None:
     """Quartiles 20 % below and above the median, at every size; one outlier in five changes nothing."""
     seconds = {size: [0.8 * t, 0.8 * t, t, 1.2 * t, 1.2 * t] for size in (1024, 1 << 20)

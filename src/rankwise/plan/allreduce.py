@@ -18,7 +18,7 @@ from rankwise.settings import Settings
 from rankwise.world import World
 
 SIZES_BYTES = tuple(4 ** power << 10 for power in range(9))   # 1 KB to 64 MB
-_SECONDS_A_SIZE = 0.4
+_SECONDS_A_SIZE = 0.25
 _LONGEST_SECONDS = 1.0   # after an all-reduce that takes so long, no larger one is timed
 _IN_A_ROW = 10           # small ones, timed together: the ranks do not begin at the same moment
 _SHORT_SECONDS = 0.01
