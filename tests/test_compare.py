@@ -25,7 +25,7 @@ from rankwise.compare.measured import reason
 from rankwise.compare.noise import is_beyond, middle, noise, ratios
 from rankwise.compare.pages import page_of
 from rankwise.compare.result import Result
-from rankwise.compare.rounds import CouldNotRunError, measure, order
+from rankwise.compare.rounds import CouldNotRunError, measure, order, steps_of_a_second
 from rankwise.compare.sameness import judge
 from rankwise.compare.scaling import Scaling
 from rankwise.compare.table import show
@@ -201,6 +201,14 @@ def test_a_baseline_that_fails_ends_the_comparison() -> None:
         compared(lambda layout, number: "Rank 0 failed: ValueError: no data" if layout == ALONE else 0.1, DDP)
     assert caught.value.exit_code == 2
     assert "no data" in str(caught.value)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.5, 30), (0.011, 91), (0.0001, 300)])
+def test_as_many_steps_as_take_a_second(seconds: float, steps: int) -> None:
+    fake = Fake(lambda layout, number: seconds)
+    assert steps_of_a_second(fake, ALONE, Scaling(), lambda what, made: None) == steps
+    with pytest.raises(CouldNotRunError, match="single on 1 failed"):
+        steps_of_a_second(Fake(lambda layout, number: "no data"), ALONE, Scaling(), lambda what, made: None)
 
 
 def test_nothing_beside_the_baseline() -> None:

@@ -47,7 +47,8 @@ def _compare(
                                                    "--batch-size: samples of one step")] = None,
     weak: Annotated[bool, typer.Option("--weak", help="weak scaling: --batch-size is that of one device, and grows "
                                        "with the devices")] = False,
-    steps: Annotated[int, typer.Option(min=1, help="updates that are measured in each job")] = 30,
+    steps: Annotated[int | None, typer.Option(min=1, show_default=False, help="updates that are measured in each job "
+                                              "(default: those of a second, 30 to 300)")] = None,
     rounds: Annotated[int, typer.Option(min=3, help="times that each layout runs")] = 3,
     output: Annotated[Path | None, typer.Option(show_default=False, help="folder for compare.json and compare.html "
                                                 "(default: compare/TARGET-TIME)")] = None,
@@ -77,13 +78,16 @@ def _compare(
     folder = writable(output or Path("compare") / f"{found.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     from rankwise.compare.machine import this_machine
     from rankwise.compare.result import Result
-    from rankwise.compare.rounds import WARM_UP, measure
+    from rankwise.compare.rounds import FEWEST_STEPS, WARM_UP, measure, steps_of_a_second
     from rankwise.jobprogress import Progress
     from rankwise.trials import Trials
-    with (tempfile.TemporaryDirectory(prefix="rankwise-compare-") as scratch,
-          Progress(WARM_UP + steps, rounds * (len(choice.others) + 2)) as progress):
+    with tempfile.TemporaryDirectory(prefix="rankwise-compare-") as scratch:
         trials = Trials(found, arguments or [], settings, folder=Path(scratch))
-        measurements = measure(trials, choice, scaling, steps=steps, rounds=rounds, tell=progress.tell)
+        if steps is None:
+            with Progress(WARM_UP + FEWEST_STEPS, 1) as progress:
+                steps = steps_of_a_second(trials, choice.baseline, scaling, progress.tell)
+        with Progress(WARM_UP + steps, rounds * (len(choice.others) + 2)) as progress:
+            measurements = measure(trials, choice, scaling, steps=steps, rounds=rounds, tell=progress.tell)
     _tell(Result(target=target, scaling=scaling, machine=this_machine(settings), steps=steps, rounds=rounds,
                  measurements=measurements, refusals=choice.refusals), folder)
     return 0

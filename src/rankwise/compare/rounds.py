@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rankwise.compare.layouts import Choice, Layout
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FEWEST_STEPS, MOST_STEPS = 30, 300
 WARM_UP = 5   # updates before those that are measured: allocations, caches, and DDP's buckets laid out anew
 
 
@@ -47,29 +51,38 @@ def order(slots: Sequence[T], turn: int, turns: int) -> list[T]:
     return [*slots[start:], *slots[:start]]
 
 
+def steps_of_a_second(runs: Runs, layout: Layout, scaling: Scaling, tell: Callable[[str, int], None]) -> int:
+    """How many steps take about a second on this layout, from FEWEST_STEPS to MOST_STEPS; from a job of the fewest.
+
+    Raises CouldNotRunError where that job fails, and what `runs` raises.
+    """
+    trial = _run(runs, layout, scaling, FEWEST_STEPS, partial(tell, f"{layout}, a first look"))
+    if trial.failure:
+        raise _baseline_failed(layout, trial.failure)
+    return min(max(FEWEST_STEPS, math.ceil(1 / statistics.median(trial.step_seconds))), MOST_STEPS)
+
+
 def measure(runs: Runs, choice: Choice, scaling: Scaling, *, steps: int, rounds: int,
             tell: Callable[[str, int], None]) -> Measurements:
     """Run and gather. A layout that fails is not run again; what it measured before stays.
 
     `tell` is given what runs now and its steps so far. Raises CouldNotRunError, and what `runs` raises.
     """
-    half = (len(choice.others) + 1) // 2   # the control stands as far from the baseline as layouts do
-    slots = [choice.baseline, *choice.others[:half], choice.baseline, *choice.others[half:]]
-    found = [Series(layout=layout) for layout in slots]
+    control_at = (len(choice.others) + 1) // 2 + 1   # as far from the baseline as layouts are
+    layouts = [choice.baseline, *choice.others]
+    layouts.insert(control_at, choice.baseline)
+    found = [Series(layout=layout) for layout in layouts]
     for turn in range(rounds):
-        for number in order(range(len(slots)), turn, rounds):
-            series = found[number]
+        for place in order(range(len(found)), turn, rounds):
+            series = found[place]
             if series.failure:
                 continue
-            what = f"{series.layout}{', again' * (number == half + 1)}, round {turn + 1} of {rounds}"
-            trial = _run(runs, series.layout, scaling, steps, _telling(tell, what))
-            found[number] = _with(series, turn, trial)
-            if series.layout is choice.baseline and trial.failure:
-                raise CouldNotRunError(f"{series.layout} failed, and that is the baseline.",
-                                       trial.failure.strip().replace("\n", "\n  "),
-                                       "Run it by itself first: rankwise run TARGET --devices 1")
-        _require_others([series for series in found if series.layout is not choice.baseline])
-    control = found.pop(half + 1)
+            what = f"{series.layout}{', again' * (place == control_at)}, round {turn + 1} of {rounds}"
+            found[place] = series = _with(series, turn, _run(runs, series.layout, scaling, steps, partial(tell, what)))
+            if series.failure and series.layout == choice.baseline:
+                raise _baseline_failed(series.layout, series.failure)
+        _require_others([series for series in found if series.layout != choice.baseline])
+    control = found.pop(control_at)
     return Measurements(baseline=found[0], control=control, others=found[1:])
 
 
@@ -91,5 +104,6 @@ def _with(series: Series, turn: int, trial: Trial) -> Series:
     return replace(series, rounds={**series.rounds, turn: Measured.of(trial)})
 
 
-def _telling(tell: Callable[[str, int], None], what: str) -> Callable[[int], None]:
-    return lambda steps: tell(what, steps)
+def _baseline_failed(layout: Layout, failure: str) -> CouldNotRunError:
+    return CouldNotRunError(f"{layout} failed, and that is the baseline.", failure.strip().replace("\n", "\n  "),
+                            "Run it by itself first: rankwise run TARGET --devices 1")
