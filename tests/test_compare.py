@@ -38,7 +38,8 @@ from rankwise.trials import RankTrial, Trial
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 ALONE, DP, DDP, DDP4 = (Layout(mode="single"), Layout(mode="dp", devices=2), Layout(mode="ddp", devices=2),
                         Layout(mode="ddp", devices=4))
-MACHINE = Machine(kind="cpu", name="a processor", cores=8, asked_threads=1, torch="2.13.0", python="3.12", platform="L")
+MACHINE = Machine(kind="cpu", name="a processor", cores=8, asked_threads=1, load=0.5, torch="2.13.0", python="3.12",
+                  platform="L")
 SPLIT = {"data": 0.0, "forward": 0.03, "backward": 0.06, "communication": 0.0, "optimizer": 0.01, "other": 0.0}
 
 
@@ -342,7 +343,7 @@ def test_losses_that_are_no_numbers() -> None:
     assert wrong is not None
     assert not wrong.is_same
     assert verdict(compared(lambda layout, number: trial(0.1, world_size=layout.processes, loss=math.inf
-                                                         if layout == DDP else 0.5), DDP)).lines
+                                                         if layout == DDP else 0.5), DDP)).best.layout == ALONE
 
 
 # Causes and verdict
@@ -406,8 +407,8 @@ def test_a_verdict_for_one_device() -> None:
                       machine=shared)
     found = verdict(result)
     assert found.best.layout == ALONE
-    assert found.use == ("Use single on 1: nothing else is faster by more than the noise. The fastest other layout is "
-                         "ddp on 2, at 0.83 times its speed, which is more than the noise.")
+    assert found.use == ("Use single on 1: nothing that is the same training is faster by more than the noise. The "
+                         "fastest other layout is ddp on 2, at 0.83 times its speed, which is more than the noise.")
     assert "60.0 ms of forward and backward" in found.why
     assert "one device computes with 2 threads, and 2 such devices share 2 cores" in found.change
     assert "--threads 1 compares devices of one core" in found.change
@@ -440,6 +441,26 @@ def test_two_precisions_on_one_device() -> None:
     found = verdict(compared(lambda layout, number: 0.1 if layout == ALONE else 0.05, half))
     assert found.use == ("Use single on 1 bf16: 2.00 times as fast as single on 1 (50.0 ms a step instead of 100 ms).")
     assert found.why == ""
+    assert found.remarks[0].startswith("bf16 computes with other digits: the loss after the last step is 0.5 instead")
+
+
+def test_another_training_is_not_the_one_to_use() -> None:
+    """A layout that is twice as fast and has another loss is told, and not recommended."""
+    found = verdict(compared(lambda layout, number: trial(*[0.1 if layout == ALONE else 0.05] * 3, loss=0.5 if
+                                                          layout == ALONE else 0.6, world_size=layout.processes), DDP))
+    assert found.best.layout == ALONE
+    assert "ddp on 2, at 2.00 times its speed, which is more than the noise." in found.use
+    assert "ddp on 2 is not the same training, it seems" in found.remarks[0]
+
+
+def test_noise_that_hides_differences_is_told() -> None:
+    """Where A/A is far apart; and that the machine had other work, where it had."""
+    def job(layout: Layout, number: int) -> float:
+        return 0.1 * (1 + 0.3 * (number % 2)) if layout == ALONE else 0.1
+    quiet, busy = compared(job, DDP), compared(job, DDP, machine=replace(MACHINE, load=5.0))
+    assert "differed from itself by up to 30 %: a quiet machine" in verdict(quiet).remarks[-1]
+    assert ("by up to 30 %, and the machine had other work before it began (5.0 processes at a time, on 8 cores): a "
+            "quiet machine") in verdict(busy).remarks[-1]
 
 
 # Output

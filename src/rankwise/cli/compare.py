@@ -81,6 +81,7 @@ def _compare(
     from rankwise.compare.rounds import FEWEST_STEPS, WARM_UP, measure, steps_of_a_second
     from rankwise.jobprogress import Progress
     from rankwise.trials import Trials
+    machine = this_machine(settings)
     with tempfile.TemporaryDirectory(prefix="rankwise-compare-") as scratch:
         trials = Trials(found, arguments or [], settings, folder=Path(scratch))
         if steps is None:
@@ -88,7 +89,7 @@ def _compare(
                 steps = steps_of_a_second(trials, choice.baseline, scaling, progress.tell)
         with Progress(WARM_UP + steps, rounds * (len(choice.others) + 2)) as progress:
             measurements = measure(trials, choice, scaling, steps=steps, rounds=rounds, tell=progress.tell)
-    _tell(Result(target=target, scaling=scaling, machine=this_machine(settings), steps=steps, rounds=rounds,
+    _tell(Result(target=target, scaling=scaling, machine=machine, steps=steps, rounds=rounds,
                  measurements=measurements, refusals=choice.refusals), folder)
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ class Machine:
     name: str                      # of the processor or the accelerator
     cores: int
     asked_threads: int | None      # for each process: --threads, or OMP_NUM_THREADS
+    load: float | None             # processes that wanted a core in the minute before; None where that is not known
     torch: str
     python: str
     platform: str
@@ -27,6 +29,11 @@ class Machine:
             return None
         return self.asked_threads or max(1, self.cores // processes)
 
+    @property
+    def was_busy(self) -> bool:
+        """Whether other work had a good part of the cores before the comparison began."""
+        return self.load is not None and self.load > self.cores / 4
+
     def shares_cores(self, devices: int) -> bool:
         """Whether so many devices, each with as many threads as the one of the baseline, exceed the cores."""
         alone = self.threads(1)
@@ -34,11 +41,12 @@ class Machine:
 
 
 def this_machine(settings: Settings) -> Machine:
-    """The machine of this process, for ranks that are started with these settings."""
+    """The machine of this process, for ranks that are started with these settings; to be asked before they are."""
     import torch
 
     from rankwise.device import kind_of_device
     kind = kind_of_device(settings.accelerator)
     return Machine(kind=kind, name=torch.cuda.get_device_name() if kind == "cuda" else processor.model(),
                    cores=processor.cores(), asked_threads=settings.threads or environment.threads(),
+                   load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
                    torch=str(torch.__version__), python=platform.python_version(), platform=platform.platform())

@@ -35,7 +35,7 @@ _CHANGE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The row to use, the fastest row of several devices, and what is said, a sentence or two each."""
+    """The row to use, and what is said, a sentence or two each; an empty one where nothing is to be said."""
 
     best: Row
     use: str
@@ -61,10 +61,11 @@ def verdict(result: Result) -> Verdict:
 def _best(result: Result, rows: Sequence[Row]) -> Row:
     """Among the layouts that are not slower than the fastest by more than the noise, the one that asks for least.
 
-    That is the fewest devices, the first precision, and then the fastest.
+    That is the fewest devices, the first precision, and then the fastest. What is another training is left out.
     """
-    fastest = max(rows, key=lambda row: row.speed_up)
-    equal = [row for row in rows if row is fastest or not result.is_slower(row.layout, fastest.layout)]
+    sound = [row for row in rows if row.sameness is None or row.sameness.is_same]
+    fastest = max(sound, key=lambda row: row.speed_up)
+    equal = [row for row in sound if row is fastest or not result.is_slower(row.layout, fastest.layout)]
     precisions = [row.layout.amp for row in rows]   # in the order asked for
     return min(equal, key=lambda row: (row.layout.devices, precisions.index(row.layout.amp), -row.speed_up))
 
@@ -78,8 +79,9 @@ def _use(result: Result, best: Row, rows: Sequence[Row]) -> str:
     if best is baseline:
         other = max(rows[1:], key=lambda row: row.speed_up)
         known = "more" if other.is_beyond_noise else "not more"
-        return (f"Use {baseline.layout}: nothing else is faster by more than the noise. The fastest other layout is "
-                f"{other.layout}, at {other.speed_up:.2f} times its speed, which is {known} than the noise.")
+        return (f"Use {baseline.layout}: nothing that is the same training is faster by more than the noise. The "
+                f"fastest other layout is {other.layout}, at {other.speed_up:.2f} times its speed, which is {known} "
+                "than the noise.")
     efficiency = "" if best.efficiency is None else f", an efficiency of {percent(best.efficiency)}"
     steps = f"{seconds(best.step_seconds)} a step instead of {seconds(baseline.step_seconds)}"
     if result.scaling.is_weak:
@@ -145,12 +147,22 @@ def _remarks(result: Result, rows: Sequence[Row], best: Row) -> list[str]:
     for row in rows:
         if row.sameness is not None and not row.sameness.is_same:
             said.append(f"{row.layout} is not the same training, it seems: its loss after the last step differs by "
-                        f"{percent(row.sameness.difference)}. `rankwise verify` tells why.")
+                        f"{row.sameness.difference:.1e}. `rankwise verify` tells why.")
+    if best.layout.amp != rows[0].layout.amp and best.loss is not None and rows[0].loss is not None:
+        said.append(f"{best.layout.amp} computes with other digits: the loss after the last step is {best.loss:.6g} "
+                    f"instead of {rows[0].loss:.6g}. Whether that matters only a whole training shows.")
     if result.noise > _LOUD:
-        said.append(f"One and the same layout differed from itself by up to {share(result.noise - 1)}: a quiet "
-                    "machine, more --steps or more --rounds would tell smaller differences.")
+        said.append(_noise(result))
     ours, theirs = best.most_memory_bytes, rows[0].most_memory_bytes
     if ours is not None and theirs is not None and ours > _MUCH * theirs:
         said.append(f"{best.layout} takes more memory: {byte_count(ours)} where it takes the most, instead of "
                     f"{byte_count(theirs)}.")
     return said
+
+
+def _noise(result: Result) -> str:
+    machine = result.machine
+    busy = (f", and the machine had other work before it began ({machine.load:.1f} processes at a time, on "
+            f"{machine.cores} cores)" if machine.was_busy else "")
+    return (f"One and the same layout differed from itself by up to {share(result.noise - 1)}{busy}: a quiet machine, "
+            "more --steps or more --rounds would tell smaller differences.")
