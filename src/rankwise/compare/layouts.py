@@ -21,7 +21,16 @@ class Layout:
     amp: str = "no"
 
     def __str__(self) -> str:
-        return f"{self.mode} on {self.devices}{'' if self.amp == 'no' else f' {self.amp}'}"
+        return f"{self.mode} on {self.devices}{self._precision}"
+
+    @property
+    def family(self) -> str:
+        """What it has in common with the same mode and precision on other numbers of devices."""
+        return f"{self.mode}{self._precision}"
+
+    @property
+    def _precision(self) -> str:
+        return "" if self.amp == "no" else f" {self.amp}"
 
     @property
     def processes(self) -> int:

@@ -9,7 +9,7 @@ from rankwise.compare.measured import PHASES
 from rankwise.compare.result import Result, Row
 from rankwise.compare.verdict import Verdict
 from rankwise.compare.words import difference, headline, noise_in_words, notes
-from rankwise.page import Axis, Cell, Column, Page, Series, Table, bars, lines, stacked_bars
+from rankwise.page import Axis, Cell, Chart, Column, Page, Series, Table, bars, lines, stacked_bars
 
 _MILLISECONDS = 1e3
 _MEGABYTES = 1e-6
@@ -39,7 +39,7 @@ def _speed(page: Page, result: Result, best: Row) -> None:
             low=[row.lowest_step_seconds * _MILLISECONDS for row in rows],
             high=[row.highest_step_seconds * _MILLISECONDS for row in rows])]))
     if max(row.layout.devices for row in rows) > 1:
-        section.chart(_scaling(result, rows))
+        section.chart(_scaling(rows))
     section.table(_table("Speed; the layout to use is marked", rows, {
         "step (ms)": lambda row: _scaled(row.step_seconds, _MILLISECONDS),
         "lowest (ms)": lambda row: _scaled(row.lowest_step_seconds, _MILLISECONDS),
@@ -51,21 +51,20 @@ def _speed(page: Page, result: Result, best: Row) -> None:
         marked=[number for number, row in enumerate(rows) if row.layout == best.layout]))
 
 
-def _scaling(result: Result, rows: Sequence[Row]) -> Any:
+def _scaling(rows: Sequence[Row]) -> Chart:
     """Speed-up over devices, a line for each mode and precision that begins at its one device."""
-    lined: dict[str, list[Row]] = {}
+    families: dict[str, list[Row]] = {}
     for row in rows:
         if row.layout.devices > 1:
             alone = [each for each in rows if each.layout.devices == 1 and each.layout.amp == row.layout.amp]
-            name = str(row.layout).replace(f" on {row.layout.devices}", "")
-            lined.setdefault(name, alone).append(row)
+            families.setdefault(row.layout.family, alone).append(row)
     most = max(row.layout.devices for row in rows)
     return lines(
         "Speed-up", f"Times as fast as {rows[0].layout}; the perfect line is as many times as there are devices.",
         x=Axis("devices"), y=Axis("speed-up"), series=[*(
             Series(name=name, x=[row.layout.devices for row in found], y=[row.speed_up for row in found],
                    low=[row.lowest_speed_up for row in found], high=[row.highest_speed_up for row in found])
-            for name, found in lined.items()), Series(name="perfect", x=[1, most], y=[1.0, float(most)])])
+            for name, found in families.items()), Series(name="perfect", x=[1, most], y=[1.0, float(most)])])
 
 
 def _split(page: Page, result: Result) -> None:

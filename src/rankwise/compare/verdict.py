@@ -25,7 +25,8 @@ _WHY = {
 }
 _CHANGE = {
     "computation": "a larger global batch, if slices of this size do not keep the devices busy",
-    "communication": "a faster link, or a larger global batch, which sends the same gradients less often",
+    "communication": "a faster link (`rankwise plan` tells by how much), or a larger global batch, which sends the "
+                     "same gradients less often",
     "waiting": "ranks that are equally fast, with equal work",
     "data": "reading further ahead (num_workers of the loader)",
     "optimizer": "a larger global batch, as the update costs the same for any number of samples",
@@ -109,7 +110,8 @@ def _why(result: Result, row: Row | None, found: Sequence[Loss]) -> str:
     if not found:
         return f"Why: {row.layout} divides the work with hardly any loss."
     said = ", ".join(f"{seconds(each.seconds)} of {_name(each, row)}" for each in found)
-    return f"Why: beyond a perfect division, a step of {row.layout} has {said}."
+    bound = "the step of one device" if result.scaling.is_weak else "a perfect division"
+    return f"Why: beyond {bound}, a step of {row.layout} has {said}."
 
 
 def _name(loss: Loss, row: Row) -> str:
