@@ -123,13 +123,13 @@ def compared(name: str, training: Training, measured: Measured, rate: str, port:
             on_hosts(found[:ranks], port + number, place, [training.target], training.settings,
                      training.run(steps, place / "times"))
             seconds = training.step_seconds(place / "times", place / "runs")
-            rows.append(row(name, link, predict(plan, ranks), seconds))
+            rows.append(row(name, link, predict(plan, ranks), seconds, predict(plan, 1).step_seconds))
             print(line(rows[-1]), flush=True)
     return rows
 
 
-def row(name: str, link: Link, step: Step, seconds: list[float]) -> dict[str, Any]:
-    """One line of the table, in seconds."""
+def row(name: str, link: Link, step: Step, seconds: list[float], alone_seconds: float) -> dict[str, Any]:
+    """One line of the table, in seconds. The cores here cannot compute a step in less than `cores_seconds`."""
     median = statistics.median(seconds)
     return {"training": name, "link": link.name, "link_bytes_per_second": link.bytes_per_second,
             "link_latency_seconds": link.latency_seconds, "link_spread": link.spread, "ranks": step.devices,
@@ -137,19 +137,23 @@ def row(name: str, link: Link, step: Step, seconds: list[float]) -> dict[str, An
             "most_seconds": step.most_seconds, "predicted_computation_seconds": step.computation_seconds,
             "predicted_communication_seconds": step.communication_seconds, "predicted_exposed_seconds":
             step.exposed_seconds, "measured_seconds": median, "measured_steps": len(seconds),
-            "measured_range": [min(seconds), max(seconds)], "error": step.step_seconds / median - 1}
+            "measured_range": [min(seconds), max(seconds)],
+            "cores_seconds": None if name == "waits" else alone_seconds / min(step.devices, os.cpu_count() or 1),
+            "error": step.step_seconds / median - 1}
 
 
-HEADING = ("| link | ranks | computation, ms | all-reduces, ms | predicted, ms | range | measured, ms | error |\n"
-           "| --- | --- | --- | --- | --- | --- | --- | --- |")
+HEADING = ("| link | ranks | computation, ms | all-reduces, ms | predicted, ms | range | measured, ms | error "
+           "| the cores take at least, ms |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 
 
 def line(found: dict[str, Any]) -> str:
     """The same as a row of a Markdown table."""
-    ms = {name: f"{1e3 * value:.0f}" for name, value in found.items() if name.endswith("_seconds")}
+    ms = {name: "-" if value is None else f"{1e3 * value:.0f}" for name, value in found.items()
+          if name.endswith("_seconds")}
     return (f"| {found['link']} | {found['ranks']} | {ms['predicted_computation_seconds']} "
             f"| {ms['predicted_communication_seconds']} | {ms['predicted_seconds']} "
-            f"| {ms['least_seconds']} to {ms['most_seconds']} | {ms['measured_seconds']} | {found['error']:+.1%} |")
+            f"| {ms['least_seconds']} to {ms['most_seconds']} | {ms['measured_seconds']} | {found['error']:+.1%} "
+            f"| {ms['cores_seconds']} |")
 
 
 def main() -> None:

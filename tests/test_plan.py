@@ -54,7 +54,7 @@ class KnownTrials:
             rank=0, world_size=1, mode="single", first_step_at=0.0, step_seconds=steps_seconds,
             split={"data": 0.0, "forward": seconds / 3, "backward": backward, "communication": 0.0,
                    "optimizer": UPDATE, "other": 0.0},
-            samples=BATCH * steps, micro_batches=turns * steps,
+            samples=BATCH * steps, global_batch=BATCH, micro_batches=turns * steps,
             memory_bytes=[round(STATES + OWN + ROW_BYTES * BATCH / turns)],
             model={"parameters": 30 << 18, "parameter_bytes": 30 << 20, "gradient_bytes": 30 << 20, "buffer_bytes": 0,
                    "optimizer_bytes": 60 << 20},
@@ -244,8 +244,8 @@ def test_what_cannot_be_planned_is_refused(options: list[str], said: str, tmp_pa
 
 @pytest.mark.slow
 def test_a_recipe_is_planned(tmp_path: Path) -> None:
-    """Trials and a link of two ranks, for real; JSON to the terminal, and both files."""
-    ended = run([*RANKWISE, "plan", "toy", "--devices", "2", "--threads", "1", "--steps", "5", "--json", "--output",
+    """Trials and a link of two ranks, for real, past the smaller last batch of an epoch; JSON, and both files."""
+    ended = run([*RANKWISE, "plan", "toy", "--devices", "2", "--threads", "1", "--steps", "16", "--json", "--output",
                  "out"], tmp_path)
     assert ended.code == 0, ended.text
     values = json.loads(ended.out)

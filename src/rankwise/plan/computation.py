@@ -67,13 +67,13 @@ def computation_of(trials: Sequence[RankTrial]) -> Computation:
 
 
 def rows_of(trial: RankTrial) -> float:
-    """Rows of a micro-batch, the mean over the measured steps."""
-    return trial.samples / trial.micro_batches
+    """Rows of a micro-batch, the mean over those of a whole global batch."""
+    return trial.global_batch / bodies_of(trial)
 
 
-def bodies_of(trial: RankTrial) -> float:
-    """Micro-batches of a step."""
-    return trial.micro_batches / len(trial.step_seconds)
+def bodies_of(trial: RankTrial) -> int:
+    """Micro-batches of a step: of most steps, for the last one of an epoch may have fewer rows."""
+    return round(trial.micro_batches / len(trial.step_seconds))
 
 
 def _typical_split(trial: RankTrial) -> dict[str, float]:

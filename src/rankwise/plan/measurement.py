@@ -39,7 +39,7 @@ def measure(trials: Trials, most_devices: int, *, steps: int, capacity_bytes: in
     Raises RankwiseError where the training fails on one device.
     """
     first = _first(trials, steps, tell)
-    batch = round(first.samples / len(first.step_seconds))
+    batch = first.global_batch
     found = [first]
     for rows in sizes(batch, most_devices):
         if rows < rows_of(first):

@@ -12,6 +12,7 @@ from rankwise.plan.computation import Computation
 from rankwise.plan.links import Link
 from rankwise.plan.memory import LAYOUTS, Memory
 
+_MOST_OFF = 0.9   # a share, so that the fastest that may be still takes time
 _WORTH_IT = 0.5   # of what the devices that are added would give if nothing were lost
 
 
@@ -33,7 +34,7 @@ class Plan:
 
     def off_by(self, direction: int) -> Plan:
         """The same where all is as slow (1) or as fast (-1) as its error allows, the links included."""
-        return replace(self, computation=self.computation.slower_by(direction * min(0.9, self.computation.error)),
+        return replace(self, computation=self.computation.slower_by(direction * min(_MOST_OFF, self.computation.error)),
                        inside=self.inside.slower_by(direction * self.inside.spread),
                        between=self.between.slower_by(direction * self.between.spread))
 

@@ -33,6 +33,8 @@ class RankTrial:
     """Bytes a step that this rank sent."""
     samples: int = 0
     """Of the measured global batches together; 0: not known."""
+    global_batch: int = 0
+    """Of the largest of them; 0: not known."""
     micro_batches: int = 0
     """Loop bodies in the measured steps."""
     loss: float | None = None

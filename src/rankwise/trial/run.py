@@ -29,7 +29,7 @@ class TrialRun(Run):
     def __init__(self, plan: TrialPlan, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._plan, self._books = plan, list[Book]()
-        self._samples = self._micro_batches = 0
+        self._samples = self._micro_batches = self._global_batch = 0
         self._progress, self._first_step_at = Progress(Path(plan.folder)), 0.0
         self._loss = self._loss_weight = 0.0
         self._arrivals: dict[nn.Parameter, list[float]] = {}
@@ -61,6 +61,7 @@ class TrialRun(Run):
         if micro_batch is not None and torch.is_grad_enabled() and self._is_measured:
             self._micro_batches += 1
             self._samples += micro_batch.global_rows if micro_batch.is_first else 0
+            self._global_batch = max(self._global_batch, micro_batch.global_rows)
 
     def _backward(self, loss: torch.Tensor, share: MicroBatch, weight: Any, reduction: str, *,
                   update_follows: bool) -> None:
@@ -115,7 +116,7 @@ class TrialRun(Run):
             communication_total=statistics.median(totals) if totals else None,
             communication_from="torch's DDP log" if totals else "",
             wire_bytes=statistics.fmean(book.sent_bytes for book in self._books),
-            samples=self._samples, micro_batches=self._micro_batches,
+            samples=self._samples, global_batch=self._global_batch, micro_batches=self._micro_batches,
             loss=self._loss if math.isfinite(self._loss) else None, loss_weight=self._loss_weight,
             memory_bytes=peak_memory_bytes(self.device, self._mode.replicas),
             model=_facts(self._prepared.things.values()), arrivals=self._median_arrivals())
