@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import browser
+from rankwise import cli
 from rankwise.compare.causes import losses
 from rankwise.compare.layouts import Choice, Layout, Refusal, choose
 from rankwise.compare.machine import Machine
@@ -461,6 +462,56 @@ def test_noise_that_hides_differences_is_told() -> None:
     assert "differed from itself by up to 30 %: a quiet machine" in verdict(quiet).remarks[-1]
     assert ("by up to 30 %, and the machine had other work before it began (5.0 processes at a time, on 8 cores): a "
             "quiet machine") in verdict(busy).remarks[-1]
+
+
+# The command
+
+
+def call(*words: str) -> int:
+    """The exit code of `rankwise compare words`, in this process."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["compare", *words])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script whose trials are not run: a tenth of a second a step, over the number of devices."""
+    (tmp_path / "train.py").write_text("import rankwise as rw\nrw.launch(print)\n")
+    monkeypatch.setattr("rankwise.trials.Trials", lambda *args, **options: Fake(
+        lambda layout, number: 0.1 / layout.devices))
+    monkeypatch.chdir(tmp_path)
+    return "train.py"
+
+
+def test_the_command(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Table and verdict on the output, both files in a folder of its own, whose page has the values of the JSON."""
+    assert call(script, "--devices", "2", "--accelerator", "cpu", "--batch-size", "64") == 0
+    said = capsys.readouterr().out
+    assert "Strong scaling: the global batch of 64 samples" in said
+    assert "Use ddp on 2: 2.00 times as fast as single on 1" in said or "Use dp on 2: 2.00 times" in said
+    [folder] = (tmp_path / "compare").iterdir()
+    assert folder.name.startswith("train-")
+    assert f"Written: compare/{folder.name}/compare.json and compare/{folder.name}/compare.html" in said
+    values = json.loads((folder / "compare.json").read_text())
+    assert (values["target"], values["steps"], values["rounds"]) == ("train.py", 3, 3)
+    page = (folder / "compare.html").read_text()
+    assert json.loads(page.split('id="data">', 1)[1].split("</script>", 1)[0])["values"] == values
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--rounds", "2"], "--rounds"), (["--weak"], "--weak is given without --batch-size"),
+    (["--devices", "1"], "nothing to compare"), (["--output", "/proc/rankwise"], "--output is /proc/rankwise"),
+])
+def test_a_command_that_cannot_be_run(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                      words: list[str], said: str) -> None:
+    """Exit code 2, a message, and nothing is begun."""
+    assert call(script, "--accelerator", "cpu", *words) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+    assert not (tmp_path / "compare").exists()
 
 
 # Output

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
 import pytest
 
-from launches import RANKWISE, Launch, only, run, wait_for
+from launches import RANKWISE, Launch, wait_for
+from rankwise.compare.layouts import choose
+from rankwise.compare.rounds import measure
+from rankwise.compare.scaling import Scaling
 from rankwise.launcher.target import resolve
 from rankwise.settings import Settings
 from rankwise.trials import Trials
@@ -72,32 +74,33 @@ raise ValueError("the script went on")
 """
 
 
-def test_a_comparison_from_start_to_end(tmp_path: Path) -> None:
-    """Two layouts in three rounds: table, files that agree, times that hold the known waits, and one training."""
-    (tmp_path / "slow.py").write_text(SLEEPS)
-    ended = run([*RANKWISE, "compare", "slow.py", "--devices", "2", "--modes", "ddp", "--steps", "6", "--threads", "1",
-                 "--batch-size", "22"], tmp_path, deadline_seconds=200)
-    assert ended.code == 0, ended.text
-    folder = only(tmp_path / "compare")
-    assert f"Written: compare/{folder.name}/compare.json and compare/{folder.name}/compare.html" in ended.out
-    values = json.loads((folder / "compare.json").read_text())
-    page = (folder / "compare.html").read_text()
-    assert json.loads(page.split('id="data">', 1)[1].split("</script>", 1)[0])["values"] == values
-    assert (values["target"], values["scaling"], values["steps"]) == ("slow.py", "strong", 6)
-    alone, pair = values["layouts"]
-    assert (alone["layout"], pair["layout"]) == ("single on 1", "ddp on 2")
-    for found, rows in ((alone, 22), (pair, 11)):
-        assert len(found["rounds"]) == 3
-        assert found["split"]["forward"] >= rows * SECONDS_A_ROW
-        assert found["step_seconds"] >= rows * SECONDS_A_ROW
-        assert found["samples_a_second"] == pytest.approx(22 / found["step_seconds"])
-        assert found["most_memory_bytes"] >= found["first_memory_bytes"] > 1_000_000
-        assert found["start_up_seconds"] > 0
-    assert pair["speed_up"] == pytest.approx(2 * pair["efficiency"])
-    assert pair["communication_seconds"] >= pair["split"]["communication"] > 0
-    assert pair["sameness"]["is_same"]
-    assert alone["loss"] == pytest.approx(pair["loss"], rel=1e-5)
-    assert values["verdict"][0] in ended.out
+def test_layouts_of_a_real_training(tmp_path: Path) -> None:
+    """One round of two layouts: times that hold the known waits, and the same loss on one device and on two."""
+    script = tmp_path / "slow.py"
+    script.write_text(SLEEPS)
+    trials = Trials(resolve(str(script)), [], Settings(threads=1), folder=tmp_path)
+    choice = choose(Settings(), devices="2", modes="ddp", amp="no", uses_rankwise=True)
+    told: list[tuple[str, int]] = []
+    measured = measure(trials, choice, Scaling(batch_size=22), steps=6, rounds=1,
+                       tell=lambda what, steps: told.append((what, steps)))
+    for series, rows in ((measured.baseline, 22), (measured.control, 22), (measured.others[0], 11)):
+        found = series.rounds[0]
+        assert found.split is not None
+        assert found.split["forward"] >= rows * SECONDS_A_ROW
+        assert found.step_seconds >= rows * SECONDS_A_ROW
+        assert (found.steps, found.samples_a_step) == (6, 22)
+        assert found.most_memory_bytes is not None
+        assert found.most_memory_bytes > 1_000_000
+        assert found.start_up_seconds is not None
+        assert found.start_up_seconds > 0
+    pair, alone = measured.others[0].rounds[0], measured.baseline.rounds[0]
+    assert pair.communication_seconds is not None
+    assert pair.split is not None
+    assert pair.communication_seconds >= pair.split["communication"] > 0
+    assert alone.loss is not None
+    assert pair.loss == pytest.approx(alone.loss, rel=1e-5)
+    assert {what for what, _ in told} == {"single on 1, round 1 of 1", "ddp on 2, round 1 of 1",
+                                          "single on 1, again, round 1 of 1"}
 
 
 def test_an_interrupt_ends_every_job(tmp_path: Path) -> None:
