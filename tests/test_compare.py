@@ -401,6 +401,14 @@ def test_a_verdict_for_several_devices() -> None:
     assert any(line.startswith("dp on 2 takes 1.50 times as long as ddp on 2") for line in found.remarks)
 
 
+def test_a_verdict_without_losses() -> None:
+    """Two devices that take half the time lose nothing, also where they share the cores, such as in waits."""
+    found = verdict(compared(job_of({ALONE: (0.1, split_of(0.1)), DDP: (0.05, split_of(0.05))}), DDP,
+                             machine=replace(MACHINE, cores=1)))
+    assert found.why == "Why: ddp on 2 divides the work with hardly any loss."
+    assert found.change == "What would change it: more devices, for these lose hardly anything."
+
+
 def test_a_verdict_for_one_device() -> None:
     """Two devices that share the cores gain nothing: stay, and what would change it is cores."""
     shared = replace(MACHINE, cores=2, asked_threads=None)

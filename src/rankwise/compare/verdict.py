@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankwise.compare.causes import Loss, losses
+from rankwise.compare.machine import Machine
 from rankwise.compare.result import Result, Row
 from rankwise.compare.words import share
 from rankwise.quantities import byte_count, percent, seconds
@@ -122,20 +123,24 @@ def _name(loss: Loss, row: Row) -> str:
 
 
 def _change(result: Result, row: Row | None, found: Sequence[Loss]) -> str:
-    """What would change the verdict: the cores first, where the devices share them."""
+    """What would change the verdict: the cores first, where the devices share them and lose by it."""
     if row is None:
         return ""
     machine, devices = result.machine, row.layout.devices
-    said = []
-    if machine.shares_cores(devices):
-        threads = machine.threads(1)
-        said.append(f"devices with cores of their own, for here one device computes with {threads} "
-                    f"thread{'s' * (threads != 1)}, and {devices} such devices share {machine.cores} "
-                    f"core{'s' * (machine.cores != 1)}"
-                    + (" (--threads 1 compares devices of one core)" if threads != 1 else ""))
-    shared = _OF_THE_CORES if machine.shares_cores(devices) else ()
-    said += [_CHANGE[each.of] for each in found[:2] if each.of not in shared]
+    if row.split is not None and not found:
+        return "What would change it: more devices, for these lose hardly anything."
+    loses_by_cores = row.split is None or any(each.of in _OF_THE_CORES for each in found)
+    shared = machine.shares_cores(devices) and loses_by_cores
+    said = [_shared_cores(machine, devices)] if shared else []
+    said += [_CHANGE[each.of] for each in found[:2] if not (shared and each.of in _OF_THE_CORES)]
     return f"What would change it: {'; '.join(said)}." if said else ""
+
+
+def _shared_cores(machine: Machine, devices: int) -> str:
+    threads = machine.threads(1)
+    return ("devices with cores of their own, for here one device computes with "
+            f"{threads} thread{'s' * (threads != 1)}, and {devices} such devices share {machine.cores} core{'s' * (machine.cores != 1)}"
+            + (" (--threads 1 compares devices of one core)" if threads != 1 else ""))
 
 
 def _remarks(result: Result, rows: Sequence[Row], best: Row) -> list[str]:
