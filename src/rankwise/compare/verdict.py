@@ -138,9 +138,10 @@ def _change(result: Result, row: Row | None, found: Sequence[Loss]) -> str:
 
 def _shared_cores(machine: Machine, devices: int) -> str:
     threads = machine.threads(1)
-    return ("devices with cores of their own, for here one device computes with "
-            f"{threads} thread{'s' * (threads != 1)}, and {devices} such devices share {machine.cores} core{'s' * (machine.cores != 1)}"
-            + (" (--threads 1 compares devices of one core)" if threads != 1 else ""))
+    hint = " (--threads 1 compares devices of one core)" if threads != 1 else ""
+    return (f"devices with cores of their own, for here one device computes with {threads} "
+            f"thread{'s' * (threads != 1)}, and {devices} such devices share {machine.cores} "
+            f"core{'s' * (machine.cores != 1)}{hint}")
 
 
 def _remarks(result: Result, rows: Sequence[Row], best: Row) -> list[str]:
