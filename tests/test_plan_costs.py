@@ -135,7 +135,7 @@ def test_a_line_is_never_below_zero() -> None:
 def test_a_bend_is_seen() -> None:
     """A value that lies 25 % above the straight between its neighbours; beyond the ends the slope goes on."""
     curve = Curve.of([(1, 1.0), (2, 2.5), (3, 3.0)])
-    assert curve.bend == pytest.approx(0.2)   # 2.0 where 2.5 was measured
+    assert [curve.bend(size) for size in (1, 1.5, 3, 4)] == pytest.approx([0, 0.2, 0.2, 0])   # 2.0, where 2.5 is
     assert curve.at(2.5) == pytest.approx(2.75)
     assert not curve.covers(3.5)
     assert curve.at(4) == pytest.approx(3.0 + curve.line.slope)

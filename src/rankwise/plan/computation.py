@@ -34,10 +34,9 @@ class Computation:
     gradients: tuple[Gradient, ...]
     noise: float = 0.0
 
-    @property
-    def error(self) -> float:
+    def error(self, rows: float) -> float:
         """The share by which the seconds may be off: the steps' noise, or what lies between the measured sizes."""
-        return max(self.noise, self.micro_batch_seconds.bend)
+        return max(self.noise, self.micro_batch_seconds.bend(rows))
 
     def slower_by(self, share: float) -> Computation:
         """The same where all takes (1 + `share`) times as long."""

@@ -81,15 +81,19 @@ class Curve:
     def line(self) -> Line:
         return line_through(self.points)
 
-    @property
-    def bend(self) -> float:
-        """The largest share by which a measurement lies off the straight between its neighbours; 0 for two sizes.
+    def bend(self, size: float) -> float:
+        """The share by which a measurement next to `size` lies off the straight between its own neighbours.
 
-        It is what a size that was not measured may be off by.
+        The larger of those on both sides, 0 where both are the first or the last. It is what the value at `size` may be
+        off by.
         """
-        triples = zip(self.points, self.points[1:], self.points[2:], strict=False)
-        return max((abs(_between(before, after, size) / value - 1) for before, (size, value), after in triples),
+        right = bisect_left([each[0] for each in self.points], size)
+        return max((self._bend_of(index) for index in (right - 1, right) if 0 < index < len(self.points) - 1),
                    default=0.0)
+
+    def _bend_of(self, index: int) -> float:
+        before, (size, value), after = self.points[index - 1:index + 2]
+        return abs(_between(before, after, size) / value - 1)
 
     def covers(self, size: float) -> bool:
         """Whether `size` lies among the measured ones."""

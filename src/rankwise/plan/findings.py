@@ -118,7 +118,7 @@ def as_values(result: Result) -> dict[str, Any]:
         "measured": {"micro_batches": _points(computation.micro_batch_seconds),
                      "line": asdict(computation.micro_batch_seconds.line),
                      "backward": _points(computation.backward_seconds),
-                     "update_seconds": computation.update_seconds, "error": computation.error,
+                     "update_seconds": computation.update_seconds, "noise": computation.noise,
                      "parameters": result.measured.parameters},
         "memory": asdict(plan.memory), "layouts": {name: layout.meaning for name, layout in LAYOUTS.items()},
         "links": {"inside": asdict(plan.inside), "between": asdict(plan.between),

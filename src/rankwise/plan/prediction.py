@@ -32,9 +32,10 @@ class Plan:
         return Cluster(devices=devices, devices_per_node=self.devices_per_node, inside=self.inside,
                        between=self.between, backend=self.backend)
 
-    def off_by(self, direction: int) -> Plan:
-        """The same where all is as slow (1) or as fast (-1) as its error allows, the links included."""
-        return replace(self, computation=self.computation.slower_by(direction * min(_MOST_OFF, self.computation.error)),
+    def off_by(self, direction: int, rows: float) -> Plan:
+        """The same where all is as slow (1) or as fast (-1) as its error allows with micro-batches of `rows`."""
+        share = min(_MOST_OFF, self.computation.error(rows))
+        return replace(self, computation=self.computation.slower_by(direction * share),
                        inside=self.inside.slower_by(direction * self.inside.spread),
                        between=self.between.slower_by(direction * self.between.spread))
 
@@ -93,8 +94,8 @@ def predict(plan: Plan, devices: int) -> Step:
     size = times.rows / times.micro_batches
     return Step(
         devices=devices, nodes=cluster.nodes, rows=times.rows, micro_batches=times.micro_batches,
-        step_seconds=times.step, least_seconds=_times(plan.off_by(-1), devices).step,
-        most_seconds=_times(plan.off_by(1), devices).step, computation_seconds=times.computation,
+        step_seconds=times.step, least_seconds=_times(plan.off_by(-1, size), devices).step,
+        most_seconds=_times(plan.off_by(1, size), devices).step, computation_seconds=times.computation,
         communication_seconds=times.communication, exposed_seconds=times.exposed,
         samples_per_second=plan.global_batch / times.step, speed_up=_times(plan, 1).step / times.step,
         algorithm=chosen(plan.memory.gradient_bytes, cluster) if devices > 1 else "",
