@@ -47,6 +47,7 @@ def _speed(page: Page, result: Result, best: Row) -> None:
         "samples/s": lambda row: _scaled(row.samples_a_second),
         "speed-up": lambda row: _scaled(row.speed_up),
         "efficiency (%)": lambda row: "-" if row.layout.devices == 1 else _scaled(row.efficiency, _PERCENT),
+        "noise (± %)": lambda row: "-" if row.is_baseline else _scaled(row.noise, _PERCENT),
         "more than noise": lambda row: "-" if row.is_baseline else "yes" if row.is_beyond_noise else "no"},
         marked=[number for number, row in enumerate(rows) if row.layout == best.layout]))
 

@@ -35,6 +35,7 @@ class Row:
     speed_up: float
     lowest_speed_up: float
     highest_speed_up: float
+    noise: float                         # how far the speed-up may be off by chance, a share of it
     is_beyond_noise: bool
     efficiency: float | None
     split: Mapping[str, float] | None    # seconds a step
@@ -64,9 +65,9 @@ class Result:
     refusals: Sequence[Refusal]
 
     @property
-    def noise(self) -> float:
-        """The largest factor between the two runs of the baseline in one round."""
-        return noise(self.measurements.baseline.costs, self.measurements.control.costs)
+    def control(self) -> list[float]:
+        """A/A: the cost of the baseline's second run in a round over that of the first."""
+        return ratios(self.measurements.control.costs, self.measurements.baseline.costs)
 
     @property
     def measured_steps(self) -> int:
@@ -96,7 +97,7 @@ class Result:
     def is_slower(self, ours: Layout, theirs: Layout) -> bool:
         """Whether our layout takes longer than theirs, by more than the noise."""
         found = ratios(self.costs(ours), self.costs(theirs))
-        return is_beyond(found, self.noise) and statistics.median(found) > 1
+        return is_beyond(found, self.control) and statistics.median(found) > 1
 
     def alone(self, amp: str) -> Series | None:
         """One device in this precision, where it ran."""
@@ -117,7 +118,8 @@ class Result:
             step_seconds=statistics.median(step), lowest_step_seconds=min(step), highest_step_seconds=max(step),
             samples_a_second=statistics.median(rates) if rates else None,
             speed_up=statistics.median(ups), lowest_speed_up=min(ups), highest_speed_up=max(ups),
-            is_beyond_noise=is_beyond(ups, self.noise), efficiency=self._efficiency(layout, alone),
+            noise=noise(ups, self.control) - 1, is_beyond_noise=is_beyond(ups, self.control),
+            efficiency=self._efficiency(layout, alone),
             split=_split(jobs), communication_seconds=median(jobs, lambda each: each.communication_seconds),
             waiting_seconds=median(jobs, lambda each: each.waiting_seconds),
             communication_meaning=MODES[layout.mode].communication, communication_from=jobs[-1].communication_from,

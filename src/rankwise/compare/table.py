@@ -20,7 +20,7 @@ _SPEED: Columns = {
     "step": lambda row: seconds(row.step_seconds),
     "spread": lambda row: share((row.highest_step_seconds - row.lowest_step_seconds) / row.step_seconds),
     "samples/s": lambda row: f"{row.samples_a_second:,.0f}" if row.samples_a_second is not None else "-",
-    "speed-up": lambda row: f"{row.speed_up:.2f}",
+    "speed-up": lambda row: f"{row.speed_up:.2f}" + ("" if row.is_baseline else f" ± {share(row.noise)}"),
     "efficiency": lambda row: percent(row.efficiency),
     "> noise": lambda row: "-" if row.is_baseline else "yes" if row.is_beyond_noise else "no",
 }

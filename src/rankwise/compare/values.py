@@ -23,7 +23,7 @@ def as_values(result: Result, verdict: Verdict) -> dict[str, Any]:
         "batch_size": result.scaling.batch_size,
         "steps": result.measured_steps, "warm_up_steps": WARM_UP, "rounds": result.rounds,
         "machine": asdict(result.machine),
-        "noise": result.noise - 1,
+        "control": result.control,
         "baseline": str(found.baseline.layout),
         "baseline_again": {"rounds": _rounds(found.control)},
         "layouts": [{**_row(row), "rounds": _rounds(series)} for row, series in zip(

@@ -14,7 +14,7 @@ from rankwise.quantities import byte_count, percent, seconds
 _OF_THE_CORES = ("computation", "communication", "waiting")   # what takes longer where ranks share cores
 _SMALL = 0.05   # of a step: losses below it explain nothing
 _MUCH = 1.1     # times the memory: what is said
-_LOUD = 1.2     # noise that hides what one wants to see
+_LOUD = 0.1     # of a speed-up: noise that hides what one wants to see
 
 _WHY = {
     "computation": "forward and backward, which did not get shorter in step with the number of devices",
@@ -159,8 +159,9 @@ def _remarks(result: Result, rows: Sequence[Row], best: Row) -> list[str]:
     if best.layout.amp != rows[0].layout.amp and best.loss is not None and rows[0].loss is not None:
         said.append(f"{best.layout.amp} computes with other digits: the loss after the last step is {best.loss:.6g} "
                     f"instead of {rows[0].loss:.6g}. Whether that matters only a whole training shows.")
-    if result.noise > _LOUD:
-        said.append(_noise(result))
+    loudest = max(row.noise for row in rows[1:])
+    if loudest > _LOUD:
+        said.append(_noise(result.machine, loudest))
     ours, theirs = best.most_memory_bytes, rows[0].most_memory_bytes
     if ours is not None and theirs is not None and ours > _MUCH * theirs:
         said.append(f"{best.layout} takes more memory: {byte_count(ours)} where it takes the most, instead of "
@@ -168,9 +169,8 @@ def _remarks(result: Result, rows: Sequence[Row], best: Row) -> list[str]:
     return said
 
 
-def _noise(result: Result) -> str:
-    machine = result.machine
-    busy = (f", and the machine had other work before it began ({machine.load:.1f} processes at a time, on "
-            f"{machine.cores} cores)" if machine.was_busy else "")
-    return (f"One and the same layout differed from itself by up to {share(result.noise - 1)}{busy}: a quiet machine, "
-            "more --steps or more --rounds would tell smaller differences.")
+def _noise(machine: Machine, loudest: float) -> str:
+    busy = (f" The machine had other work before it began ({machine.load:.1f} processes at a time, on {machine.cores} "
+            "cores)." if machine.was_busy else "")
+    return (f"Differences of up to {share(loudest)} are hidden by noise.{busy} A quiet machine, more --steps or more "
+            "--rounds would show smaller ones.")

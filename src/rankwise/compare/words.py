@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from rankwise.compare.result import Result, Row
 from rankwise.compare.rounds import WARM_UP
 from rankwise.compare.sameness import Sameness
@@ -16,9 +18,11 @@ def headline(result: Result) -> str:
 
 def noise_in_words(result: Result) -> str:
     """What A/A showed, and how it is used."""
-    return (f"Noise: {result.measurements.baseline.layout}, run twice in each round, differed from itself by up to "
-            f"{share(result.noise - 1)}. A difference is more than noise where it has one sign in every round and is "
-            "larger than that. Spread: highest less lowest round, beside the median.")
+    apart = [max(ratio, 1 / ratio) - 1 for ratio in result.control]
+    return ("Spread: highest less lowest round, beside the median. ±, and noise: how far chance alone may move a "
+            f"speed-up, from its scatter over the rounds and from A/A ({result.measurements.baseline.layout}, run twice in each "
+            f"round, differed from itself by {share(statistics.median(apart))} in the middle round and by "
+            f"{share(max(apart))} in the worst).")
 
 
 def share(value: float) -> str:
