@@ -20,9 +20,9 @@ def noise_in_words(result: Result) -> str:
     """What A/A showed, and how it is used."""
     apart = [max(ratio, 1 / ratio) - 1 for ratio in result.control]
     return ("Spread: highest less lowest round, beside the median. ±, and noise: how far chance alone may move a "
-            f"speed-up, from its scatter over the rounds and from A/A ({result.measurements.baseline.layout}, run twice in each "
-            f"round, differed from itself by {share(statistics.median(apart))} in the middle round and by "
-            f"{share(max(apart))} in the worst).")
+            "speed-up, from its scatter over the rounds and from A/A: "
+            f"{result.measurements.baseline.layout}, run twice in each round, differed from itself by "
+            f"{share(statistics.median(apart))} in the middle round and by {share(max(apart))} in the worst.")
 
 
 def share(value: float) -> str:
