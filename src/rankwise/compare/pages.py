@@ -10,6 +10,7 @@ from rankwise.compare.result import Result, Row
 from rankwise.compare.verdict import Verdict
 from rankwise.compare.words import difference, headline, noise_in_words, notes
 from rankwise.page import Axis, Cell, Chart, Column, Page, Series, Table, bars, lines, stacked_bars
+from rankwise.quantities import byte_count
 
 _MILLISECONDS = 1e3
 _MEGABYTES = 1e-6
@@ -81,8 +82,9 @@ def _split(page: Page, result: Result) -> None:
             for phase in PHASES]))
     section.table(_table("Communication", rows, {
         "not hidden (ms)": lambda row: _scaled((row.split or {})["communication"], _MILLISECONDS),
+        "of that waiting for slower ranks (ms)": lambda row: _scaled(row.waiting_seconds, _MILLISECONDS),
         "all (ms)": lambda row: _scaled(row.communication_seconds, _MILLISECONDS) if row.communication_meaning else "-",
-        "sent by a rank (MB)": lambda row: _scaled(row.wire_bytes, _MEGABYTES),
+        "sent by a rank, a step": lambda row: byte_count(row.wire_bytes),
         "what it is": lambda row: row.communication_meaning or "none"}))
 
 
