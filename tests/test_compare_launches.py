@@ -74,8 +74,9 @@ raise ValueError("the script went on")
 """
 
 
-def test_layouts_of_a_real_training(tmp_path: Path) -> None:
+def test_layouts_of_a_real_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One round of two layouts: times that hold the known waits, and the same loss on one device and on two."""
+    monkeypatch.chdir(tmp_path)   # the script leaves a file there
     script = tmp_path / "slow.py"
     script.write_text(SLEEPS)
     trials = Trials(resolve(str(script)), [], Settings(threads=1), folder=tmp_path)
