@@ -160,11 +160,13 @@ def test_a_burst_that_passes_at_once_is_no_rate() -> None:
     seconds = {size: [0.002 if size <= 256 << 10 else simulated_ring(size, [true, true])] * 3
                for size in (1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20)}
     assert fitted("it", seconds, "").bytes_per_second == pytest.approx(1e8, rel=0.02)
+    slow = {size: [simulated_ring(size, [SLOW, SLOW])] for size in (1 << 10, 4 << 10, 1 << 20)}
+    assert fitted("it", slow, "").bytes_per_second == pytest.approx(1e6, rel=0.01)
 
 
 def test_a_link_that_varies_has_a_spread() -> None:
     """Quartiles 20 % below and above the median, at every size; one outlier in five changes nothing."""
-    seconds = {size: [0.8 * t, 0.8 * t, t, 1.2 * t, 1.2 * t] for size in (1024, 1 << 20)
+    seconds = {size: [0.8 * t, 0.8 * t, t, 1.2 * t, 1.2 * t] for size in (1024, 4 << 20)
                for t in (simulated_ring(size, [SLOW, SLOW]),)}
     assert fitted("it", seconds, "").spread == pytest.approx(0.2, rel=0.01)
     outlier = {size: [*[found[2]] * 4, 100 * found[2]] for size, found in seconds.items()}
