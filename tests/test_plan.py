@@ -178,8 +178,8 @@ def test_the_global_batch_is_never_changed_silently() -> None:
     assert "4 times as many updates" in changes(64, 16)[0]
 
 
-def result(**changes: Any) -> Result:
-    found = measured(capacity_bytes=capacity_for(100))
+def result(fitting_rows: int = 100, **changes: Any) -> Result:
+    found = measured(capacity_bytes=capacity_for(fitting_rows))
     return result_of("train", "cpu, 2 cores", found, planned(found, **changes), [2, 8, 64])
 
 
@@ -189,7 +189,9 @@ def test_a_plan_is_told_in_words_and_numbers() -> None:
     assert f"stop paying at {values['stops_paying_at']}" in said
     assert "4.00 ms and 1.00 ms a sample" in said
     assert "no work for 16 of 64 devices" in said
-    assert "--micro-batch 100" in said
+    assert "has 100 samples" in said
+    assert "nothing has to be accumulated" in said
+    assert "accumulated with --micro-batch 10," in " ".join(findings(result(fitting_rows=10)))
     console = Console(width=80, record=True, soft_wrap=True)
     report.show(console, result())
     text = console.export_text()
