@@ -104,8 +104,8 @@ def _memory(result: Result) -> list[str]:
     if rows == 0:
         return [f"Not one sample fits into the {capacity} of a device."]
     planned = result.plan.global_batch
-    rest = (f"A larger slice is accumulated with --micro-batch {rows}, and the global batch stays." if rows < planned else
-            f"That holds a global batch of {planned}: nothing has to be accumulated.")
+    rest = (f"That holds a global batch of {planned}: nothing has to be accumulated." if rows >= planned else
+            f"A larger slice is accumulated with --micro-batch {rows}, and the global batch stays.")
     return [f"The largest micro-batch that fits into the {capacity} of a device has {rows:,} samples: "
             f"{byte_count(memory.states_bytes('ddp', 1))} of parameters, gradients and optimizer state, "
             f"{byte_count(memory.other_bytes)} of the process's own, {byte_count(memory.row_bytes)} a sample. {rest}"]

@@ -25,22 +25,25 @@ from rankwise.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The devices of this machine. Without accelerators a device is a process, and has a share of the memory."""
+    """The devices of this machine, and what one of them holds; None where that is not known."""
 
-    kind: str
+    name: str
     backend: str
     memory_bytes: int | None
-    cores: int
 
 
 def machine(accelerator: str, devices_per_node: int) -> Machine:
-    """This machine, whose host memory would be shared by `devices_per_node` processes."""
+    """This machine. On a CPU a device is a process, and `devices_per_node` of them share the host's memory."""
     import torch
     kind = kind_of_device(accelerator)
-    memory: int | None = psutil.virtual_memory().total // devices_per_node if kind == "cpu" else None
-    if kind == "cuda":
-        memory = torch.cuda.get_device_properties(0).total_memory
-    return Machine(kind=kind, backend=backend_of(torch.device(kind)), memory_bytes=memory, cores=processor.cores())
+    name, memory = kind, None
+    if kind == "cpu":
+        name = f"cpu, {processor.cores()} cores"
+        memory = psutil.virtual_memory().total // devices_per_node
+    elif kind == "cuda":
+        device = torch.cuda.get_device_properties(0)
+        name, memory = device.name, device.total_memory
+    return Machine(name=name, backend=backend_of(torch.device(kind)), memory_bytes=memory)
 
 
 def measured_link(settings: Settings, folder: Path) -> Link:

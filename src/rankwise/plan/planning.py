@@ -46,7 +46,7 @@ def plan(target: Target, arguments: Sequence[str], settings: Settings, request: 
     planned = Plan(computation=measured.computation, memory=measured.memory,
                    global_batch=request.global_batch or measured.global_batch,
                    devices_per_node=request.devices_per_node, inside=inside, between=between, backend=machine.backend)
-    return result_of(target.name, f"{machine.kind}, {machine.cores} cores", measured, planned, request.devices)
+    return result_of(target.name, machine.name, measured, planned, request.devices)
 
 
 def _links(settings: Settings, request: Request, backend: str, folder: Path) -> tuple[Link, Link]:
