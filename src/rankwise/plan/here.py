@@ -38,7 +38,7 @@ def machine(accelerator: str, devices_per_node: int) -> Machine:
     kind = kind_of_device(accelerator)
     name, memory = kind, None
     if kind == "cpu":
-        name = f"cpu, {processor.cores()} cores"
+        name = f"{processor.model()}, {processor.cores()} cores"
         memory = psutil.virtual_memory().total // devices_per_node
     elif kind == "cuda":
         device = torch.cuda.get_device_properties(0)
