@@ -228,7 +228,7 @@ class Run:
         except RuntimeError as error:
             self._group.explain(error, "the backward pass")
             raise
-        self._ledger.enter(FORWARD)
+        self._ledger.enter(OPTIMIZER if update_follows else FORWARD)
         self._monitor.add_loss(loss, weighed.amount, is_sum=reduction == "sum", shard=share.shard or 0)
 
     def update(self, optimizers: Optimizers, *, clip_norm: float | None = None) -> bool:
@@ -236,7 +236,8 @@ class Run:
 
         `clip_norm` bounds the norm of the gradient of the global batch over all parameters of these optimizers.
         """
-        self._ledger.enter(OPTIMIZER)
+        if self._ledger.phase != OPTIMIZER:
+            self._ledger.enter(OPTIMIZER)
         chosen = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         self._prepared.require(chosen)
         self._mode.require_known_parameters(chosen)

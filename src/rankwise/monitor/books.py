@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -58,9 +58,8 @@ class Split:
 
     def as_values(self) -> dict[str, Any]:
         """As it is logged."""
-        values = asdict(self)
-        del values["step"], values["epoch"]
-        return {**values, "communication_from": self.communication_from}
+        return {"steps": self.steps, "samples": self.samples, "clock": self.clock,
+                "ranks": [vars(rank) for rank in self.ranks], "communication_from": self.communication_from}
 
 
 class Interval(NamedTuple):

@@ -14,6 +14,7 @@ from rankwise.monitor.usage import PARTS
 _FLUSH_SECONDS = 1.0
 _PLACE = {"step", "epoch", "time"}
 _THIN_SECONDS = 0.1
+_THIN_SPLIT_SECONDS = 1.0   # of six curves
 _TENSORBOARD_FLUSH_SECONDS = 10
 
 
@@ -103,16 +104,20 @@ class TensorBoard:
                                      flush_secs=_TENSORBOARD_FLUSH_SECONDS)
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        self._take(step, values, _THIN_SECONDS)
+
+    def _take(self, step: int, values: Mapping[str, float], thin_seconds: float) -> None:
         names = tuple(values)
         self._latest[names] = step, values
-        if time.monotonic() - self._written_at.get(names, -math.inf) >= _THIN_SECONDS:
+        if time.monotonic() - self._written_at.get(names, -math.inf) >= thin_seconds:
             self._put(names)
 
     def record(self, kind: str, step: int, epoch: int, values: Mapping[str, Any]) -> None:
         """Of the records the parts of a step are curves: seconds, the mean over the ranks."""
         if kind == "split":
             ranks = values["ranks"]
-            self.write(step, epoch, {f"step/{part}": sum(rank[part] for rank in ranks) / len(ranks) for part in PARTS})
+            means = {f"step/{part}": sum(rank[part] for rank in ranks) / len(ranks) for part in PARTS}
+            self._take(step, means, _THIN_SPLIT_SECONDS)
 
     def _put(self, names: tuple[str, ...]) -> None:
         step, values = self._latest.pop(names)
