@@ -103,7 +103,7 @@ def compare_numbers(chromium: Browser) -> None:
     assert chromium.evaluate(cells.format("section:nth-of-type(3)")) == [
         ["median", "single on 1", "1", "0.9", "1.1"], ["median", "ddp on 2", "1.75", "1.5", "2"]]
     assert chromium.evaluate(cells.format("section:nth-of-type(4)"))[:2] == [
-        ["single on 1", "12.5"], ["ddp on 2", "not measured"]]
+        ["single on 1", "12.5"], ["ddp on 2", "not finite"]]
 
 
 def test_the_other_axis_is_chosen_by_keyboard(chromium: Browser, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,23 @@ def test_epochs_are_parts_of_known_lengths(tmp_path: Path) -> None:
     assert [timeline.epochs(event) for event in found.events] == [0.0, 1.0, 1.5, 2.0, 2.5]
 
 
+def test_epochs_of_a_run_that_goes_on_from_another_one(tmp_path: Path) -> None:
+    """Its log begins in the third epoch, after 98 steps; epochs have 49."""
+    lines = [runlogs.start(step=98, epoch=2), runlogs.numbers(147, 2, BEGAN + 1, epoch_loss=1.0),
+             runlogs.numbers(196, 3, BEGAN + 1, epoch_loss=1.0), runlogs.numbers(245, 4, BEGAN + 1, loss=1.0)]
+    found = read(tmp_path / "run", lines)
+    assert [Timeline(found).epochs(event) for event in found.events] == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_what_was_no_finite_number_is_told(tmp_path: Path) -> None:
+    """A gap in the curve, a word in its table, and a sentence: how often, and since when."""
+    lines = [runlogs.start(), *(runlogs.numbers(step, 0, BEGAN + step, loss=1.0 if step < 30 else None)
+                                for step in (10, 20, 30, 40))]
+    page = compose.page_of([read(tmp_path / "run", lines)], now=NOW).to_html()
+    assert "run: loss was no finite number in 2 of 4 entries, first at step 30." in page
+    assert '<td class="number">not finite</td>' in page
+
+
 def test_seconds_leave_out_what_lies_between_launches(tmp_path: Path) -> None:
     """A restart by the launcher is waited for; the night before a run is resumed is not."""
     lines = [runlogs.start(), runlogs.numbers(10, 0, BEGAN + 10, loss=1.0),
@@ -124,17 +142,17 @@ def test_seconds_leave_out_what_lies_between_launches(tmp_path: Path) -> None:
     assert [timeline.seconds(event) for event in found.events] == [0.0, 10.0, 15.0, 20.0, 20.0, 27.0]
 
 
-@given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), max_size=300), st.integers(4, 40))
-def test_thinning_keeps_ends_peaks_and_troughs(values: list[float | None], limit: int) -> None:
+@given(st.lists(st.one_of(st.just(math.nan), st.floats(-1e6, 1e6)), max_size=300), st.integers(4, 40))
+def test_thinning_keeps_ends_peaks_and_troughs(values: list[float], limit: int) -> None:
     """What stays is in order, no more than the limit, and has the extremes of all."""
     chosen = kept(values, limit)
     assert chosen == sorted(set(chosen))
     assert len(chosen) <= limit or len(values) <= limit
-    known = [value for value in values if value is not None]
+    known = [value for value in values if not math.isnan(value)]
     if values:
         assert {0, len(values) - 1} <= set(chosen)
     if known:
-        stay = [values[number] for number in chosen if values[number] is not None]
+        stay = [values[place] for place in chosen]
         assert max(known) in stay
         assert min(known) in stay
 

@@ -34,7 +34,7 @@ def _watch(
     It reads files that the ranks leave in the run's folder, so that the run does not notice. It follows restarts, and
     ends with the run. Start and stop it at any time. Without a terminal it prints a line now and then.
     """
-    folder = runfolder.find(run, Path(runs))
+    folder = runfolder.find(run, Path(runs)).resolve()
     from rich.console import Console
 
     from rankwise.watch.follow import follow

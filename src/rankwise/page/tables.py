@@ -35,11 +35,13 @@ class Table:
 
 
 def shown(cell: Cell) -> str:
-    """A cell as text: numbers with six digits; what is None, or no number, was not measured."""
+    """A cell as text: numbers with six digits; None was not measured, and NaN and infinity are not finite."""
     if isinstance(cell, str):
         return cell
-    if cell is None or not math.isfinite(cell):
+    if cell is None:
         return "not measured"
+    if not math.isfinite(cell):
+        return "not finite"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.6g}"

@@ -65,6 +65,15 @@ def _logged(section: Section, views: Sequence[View], axes: Axes) -> None:
         section.paragraph(f"{len(others) - _CHARTS} more numbers are in {FILE}: {', '.join(others[_CHARTS:])}.")
     if not names:
         section.paragraph("No number is on record.")
+    section.points([text for view in views for name in names if (text := _not_finite(view, name))])
+
+
+def _not_finite(view: View, name: str) -> str:
+    """That a number was none, and since when; nothing where it always was one."""
+    entries = [event for event in view.history.numbers if name in event.values]
+    bad = [event.step for event in entries if event.values[name] is None]
+    return (f"{view.name}: {name} was no finite number in {len(bad)} of {len(entries)} entries, first at step {bad[0]}."
+            if bad else "")
 
 
 def _speed(section: Section, views: Sequence[View], axes: Axes) -> None:

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rankwise.history import PHASES, Event, Split, Start
 from rankwise.page import Axis, Chart, Mark, Series, areas, lines, stacked_bars
 from rankwise.report.means import mean_over_ranks, merged
 from rankwise.report.thinning import POINTS, kept
+from rankwise.report.timeline import of_same_names
 from rankwise.report.view import Axes, View
 
 _AREAS = 200   # parts of an area chart; each is a mean of its own
+
 
 def logged(name: str, title: str, description: str, unit: str, views: Sequence[View], axes: Axes, *,
            from_zero: bool = False) -> Chart:
     """A number that was logged, a line for each run, with restarts and checkpoints."""
     known = [(view, [event for event in view.history.numbers if name in event.values]) for view in views]
-    series = [_line(view, axes, view.name, view.colour, events, [event.values[name] for event in events])
+    series = [_line(view, axes, view.name, view.colour, events, [_number(event.values[name]) for event in events])
               for view, events in known if events]
     marks = [mark for view in views for mark in _marks(view, axes, is_alone=len(views) == 1)]
     return lines(title, description, y=Axis(unit, from_zero=from_zero), series=series, marks=marks, **axes.fields)
 
 
 def _line(view: View, axes: Axes, name: str, colour: int, events: Sequence[Event],
-          values: Sequence[float | None]) -> Series:
+          values: Sequence[float]) -> Series:
     chosen = kept(values)
     return Series(name=name, colour=colour, y=[values[number] for number in chosen],
                   **axes.places(view, [events[number] for number in chosen]))
 
 
+def _number(value: float | None) -> float:
+    """In the log, null is what was no finite number."""
+    return math.nan if value is None else value
+
+
 def is_thinned(views: Sequence[View]) -> bool:
     """Whether some line has more numbers than are drawn."""
-    return any(len(view.history.numbers) > POINTS for view in views)
+    return any(len(events) > POINTS for view in views for events in of_same_names(view.history.numbers).values())
 
 
 def _marks(view: View, axes: Axes, *, is_alone: bool) -> list[Mark]:

@@ -51,7 +51,8 @@ def facts(view: View) -> dict[str, Cell]:
         "epochs that ended": len([each for each in history.numbers if "epoch_loss" in each.values]),
         "ran for": _time(view.timeline.seconds(history.events[-1])),
         "throughput, median": None if rate is None else quantities.rate(rate, "samples"),
-        **{f"last {name}": value for name, value in last_values(view).items() if name != "samples_per_second"},
+        **{f"last {name}": "not finite" if value is None else value for name, value in last_values(view).items()
+           if name != "samples_per_second"},
         "checkpoints on record": len(history.checkpoints),
         "restarts after a failure": sum(event.attempt > 0 for event in history.starts),
     }

@@ -9,10 +9,10 @@ POINTS = 600
 """What a line keeps; more than a screen can tell apart."""
 
 
-def kept(values: Sequence[float | None], limit: int = POINTS) -> list[int]:
-    """The numbers of those values that stay, at most `limit`, in order: all, or else ends, peaks and troughs.
+def kept(values: Sequence[float], limit: int = POINTS) -> list[int]:
+    """The places of the values that stay, at most `limit`, in order: all, or else ends, peaks and troughs.
 
-    The series is cut into equal parts, of which each keeps its smallest and its largest value.
+    The series is cut into equal parts, of which each keeps its smallest and its largest finite value.
     """
     if len(values) <= limit:
         return list(range(len(values)))
@@ -21,7 +21,6 @@ def kept(values: Sequence[float | None], limit: int = POINTS) -> list[int]:
     chosen = {0, len(values) - 1}
     for begin in range(1, len(values) - 1, size):
         part = range(begin, min(begin + size, len(values) - 1))
-        known = [number for number in part if values[number] is not None] or [begin]
-        chosen |= {min(known, key=lambda number: values[number] or 0.0),
-                   max(known, key=lambda number: values[number] or 0.0)}
+        finite = [place for place in part if math.isfinite(values[place])] or [begin]
+        chosen |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
     return sorted(chosen)

@@ -12,12 +12,14 @@ class Timeline:
     """Places of one run's events.
 
     Epochs: 1.5 is the middle of the second one. An epoch's length in steps is known when it has ended; one that has not
-    is taken to be as long as the one before. Seconds count from the first start. What lies between the end of a launch
-    and a later one that resumes it is left out; a restart by the launcher is not, for the run waited for it.
+    is taken to be as long as the one before. A run that goes on from another one's checkpoint begins there. Seconds
+    count from the first start. What lies between the end of a launch and a later one that resumes it is left out; a
+    restart by the launcher is not, for the run waited for it.
     """
 
     def __init__(self, history: History) -> None:
         self._ends = {event.epoch: event.step for event in history.numbers if "epoch_loss" in event.values}
+        self._begins = {start.epoch: start.step for start in reversed(history.starts)}
         self._pauses = list(_pauses(history.events))
         times = [event.time for event in history.events if event.time is not None]
         self._began = times[0] if times else None
@@ -33,14 +35,13 @@ class Timeline:
 
     def epochs(self, event: Event) -> float:
         """Epochs that were over at this event's step; to be asked for where there are any."""
-        begin = self._ends.get(event.epoch - 1, 0)
-        end = self._ends.get(event.epoch)
-        length = (end - begin) if end is not None else self._typical_length()
-        return event.epoch + (event.step - begin) / length if length > 0 else float(event.epoch)
+        epoch = event.epoch if event.epoch in self._ends else max(self._ends)
+        length = self._ends[epoch] - self._begin(epoch)
+        return event.epoch + (event.step - self._begin(event.epoch)) / length if length > 0 else float(event.epoch)
 
-    def _typical_length(self) -> int:
-        last = max(self._ends)
-        return self._ends[last] - self._ends.get(last - 1, 0)
+    def _begin(self, epoch: int) -> int:
+        """The step after which an epoch began."""
+        return self._ends.get(epoch - 1, self._begins.get(epoch, 0))
 
     def seconds(self, event: Event) -> float | None:
         """Seconds of running up to this event; None where it has no time."""
