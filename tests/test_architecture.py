@@ -17,7 +17,7 @@ ROOT = SOURCE.parent.parent
 LAYERS = [
     ["errors"],
     ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions",
-     "quantities", "processor", "rankstatus"],
+     "quantities", "stepparts", "processor", "rankstatus"],
     ["environment", "runfolder", "history", "page", "jobprogress", "ledger"],
     ["device", "group", "collectives", "sidechannel"],
     ["orderfree", "stepagreement", "watchdog"],

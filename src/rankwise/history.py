@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UsageError
+from rankwise.stepparts import PARTS
 
 FILE = "metrics.jsonl"
-PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
-"""The parts of a step, which add up to its time; `communication` is what is not hidden behind backward."""
 
 _LATEST_BYTES = 256_000
 _PLACE = ("step", "epoch", "time")
@@ -77,7 +76,7 @@ class Split(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Event):
-    """A checkpoint is on the disk; `path` is its place in the run's folder."""
+    """A checkpoint was taken; `path` is its place in the run's folder."""
 
     path: str
 
@@ -194,7 +193,7 @@ def _split(line: dict[str, Any], place: dict[str, Any]) -> Split:
 def _rank(values: dict[str, Any]) -> RankSplit:
     known = {name: None if values.get(name) is None else float(values[name])
              for name in ("communication_total", "device_busy", "flops_per_second")}
-    return RankSplit(seconds={phase: float(values[phase]) for phase in PHASES}, wire_bytes=float(values["wire_bytes"]),
+    return RankSplit(seconds={phase: float(values[phase]) for phase in PARTS}, wire_bytes=float(values["wire_bytes"]),
                      memory_bytes=tuple(map(float, values["memory_bytes"])), **known)
 
 

@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
+from rankwise.stepparts import PARTS
+
 DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER, OUTSIDE = range(7)
-PHASES = ("data", "forward", "backward", "communication", "optimizer", "other", "outside")
+PHASES = (*PARTS, "outside")
 """By number. COMMUNICATION is what a rank waits for, not what is hidden behind its backward; OTHER is the loop's own
 code after an update, OUTSIDE what is done between the passes over the training data, such as an evaluation."""
 

@@ -14,8 +14,6 @@ from rankwise.compare.layouts import Layout
 if TYPE_CHECKING:
     from rankwise.trials import Trial
 
-PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:

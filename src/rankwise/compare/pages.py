@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rankwise.compare.measured import PHASES
 from rankwise.compare.result import Result, Row
 from rankwise.compare.verdict import Verdict
 from rankwise.compare.words import difference, headline, noise_in_words, notes
 from rankwise.page import Axis, Cell, Chart, Column, Page, Series, Table, bars, lines, stacked_bars
 from rankwise.quantities import byte_count
+from rankwise.stepparts import PARTS
 
 _MILLISECONDS = 1e3
 _MEGABYTES = 1e-6
@@ -79,7 +79,7 @@ def _split(page: Page, result: Result) -> None:
         "Split of the step", "Time of each part, mean over the ranks; communication is what backward does not hide.",
         x=Axis("layout"), y=Axis("time a step (ms)"), series=[
             Series(name=phase, x=names, y=[(row.split or {})[phase] * _MILLISECONDS for row in rows])
-            for phase in PHASES]))
+            for phase in PARTS]))
     section.table(_table("Communication", rows, {
         "not hidden (ms)": lambda row: _scaled((row.split or {})["communication"], _MILLISECONDS),
         "of that waiting for slower ranks (ms)": lambda row: _scaled(row.waiting_seconds, _MILLISECONDS),

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from rankwise.compare.layouts import Layout, Refusal
 from rankwise.compare.machine import Machine
-from rankwise.compare.measured import PHASES, Measured, Series, median, over, reason
+from rankwise.compare.measured import Measured, Series, median, over, reason
 from rankwise.compare.noise import is_beyond, middle, noise, ratios
 from rankwise.compare.rounds import Measurements
 from rankwise.compare.sameness import Sameness, judge
 from rankwise.compare.scaling import Scaling
 from rankwise.modes import MODES
+from rankwise.stepparts import PARTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,7 @@ class Result:
 
 def _split(jobs: Sequence[Measured]) -> dict[str, float] | None:
     found = [each.split for each in jobs if each.split is not None]
-    return {phase: statistics.median(each[phase] for each in found) for phase in PHASES} if found else None
+    return {phase: statistics.median(each[phase] for each in found) for phase in PARTS} if found else None
 
 
 def _largest(found: Sequence[float]) -> float | None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from rankwise.compare.measured import PHASES
 from rankwise.compare.result import Result, Row
 from rankwise.compare.verdict import Verdict
 from rankwise.compare.words import difference, headline, noise_in_words, notes, share
 from rankwise.quantities import byte_count, percent, seconds
+from rankwise.stepparts import PARTS
 
 Columns = dict[str, Callable[[Row], str]]
 
@@ -66,7 +66,7 @@ def _loss(value: float | None) -> str:
 
 
 def _phases() -> Columns:
-    return {phase: lambda row, phase=phase: _share(row, phase) for phase in PHASES}   # type: ignore[misc]
+    return {phase: lambda row, phase=phase: _share(row, phase) for phase in PARTS}   # type: ignore[misc]
 
 
 def _share(row: Row, phase: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from rankwise.monitor.usage import PARTS
+from rankwise.stepparts import PARTS
 
 _FLUSH_SECONDS = 1.0
 _PLACE = {"step", "epoch", "time"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rankwise.monitor.advice import advice
 from rankwise.monitor.flops import peak_flops
-from rankwise.monitor.usage import PARTS, Usage
+from rankwise.monitor.usage import Usage
 from rankwise.quantities import byte_count, percent, rate, seconds
+from rankwise.stepparts import PARTS
 
 _NOTABLE_LAG = 0.02   # of the step
 

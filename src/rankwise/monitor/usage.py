@@ -6,8 +6,8 @@ import statistics
 from collections import Counter
 
 from rankwise.monitor.books import RankBook, Split
+from rankwise.stepparts import PARTS
 
-PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
 OWN_PARTS = tuple(part for part in PARTS if part != "communication")
 _SOMETIMES_KNOWN = ("communication_total", "wire_bytes", "device_busy", "flops_per_second")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rankwise.history import PHASES, Event, Split, Start
+from rankwise.history import Event, Split, Start
 from rankwise.page import Axis, Chart, Mark, Series, areas, lines, stacked_bars
 from rankwise.report.means import mean_over_ranks, merged
 from rankwise.report.thinning import POINTS, kept
 from rankwise.report.timeline import of_same_names
 from rankwise.report.view import Axes, View
+from rankwise.stepparts import PARTS
 
 _AREAS = 200   # parts of an area chart; each is a mean of its own
 
@@ -70,7 +71,7 @@ def split_over_time(view: View, axes: Axes) -> Chart:
                  "The mean over the ranks. Communication is the part that is not hidden behind backward.",
                  y=Axis(f"{unit} a step"), series=[
                      Series(name=phase, y=[each.seconds[phase] * scale for each in means], **places)
-                     for phase in PHASES], **axes.fields)
+                     for phase in PARTS], **axes.fields)
 
 
 def splits_side_by_side(views: Sequence[View]) -> Chart:
@@ -80,7 +81,7 @@ def splits_side_by_side(views: Sequence[View]) -> Chart:
     return stacked_bars("Split of the step, run by run", "The mean over all ranks and steps that are on record.",
                         x=Axis("run"), y=Axis(f"{unit} a step"), series=[
                             Series(name=phase, x=[name for name, _ in means],
-                                   y=[mean.seconds[phase] * scale for _, mean in means]) for phase in PHASES])
+                                   y=[mean.seconds[phase] * scale for _, mean in means]) for phase in PARTS])
 
 
 def memory(views: Sequence[View], axes: Axes) -> Chart:

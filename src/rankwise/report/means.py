@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rankwise.history import PHASES, Event, RankSplit, Split
+from rankwise.history import Event, RankSplit, Split
+from rankwise.stepparts import PARTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def _mean(splits: Sequence[Split], weighed: Sequence[tuple[float, RankSplit]]) -
 
     return Mean(event=splits[-1], steps=sum(split.steps for split in splits),
                 seconds={phase: mean(lambda rank, phase=phase: rank.seconds[phase]) or 0.0  # type: ignore[misc]
-                         for phase in PHASES},
+                         for phase in PARTS},
                 wire_bytes=mean(lambda rank: rank.wire_bytes) or 0.0,
                 communication_total=mean(lambda rank: rank.communication_total),
                 device_busy=mean(lambda rank: rank.device_busy),

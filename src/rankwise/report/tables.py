@@ -8,11 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from rankwise import quantities
-from rankwise.history import PHASES, Checkpoint, End, Event, Split, Start
+from rankwise.history import Checkpoint, End, Event, Split, Start
 from rankwise.page import Cell, Column, Table
 from rankwise.report.means import of_rank
 from rankwise.report.view import View
 from rankwise.settings import Settings, option
+from rankwise.stepparts import PARTS
 
 _CHECKPOINTS = 20   # that are listed, the latest ones
 
@@ -56,7 +57,7 @@ def ranks(view: View, splits: Sequence[Split]) -> Table:
     means = [of_rank(splits, rank) for rank in range(len(splits[-1].ranks))]
     parts: dict[str, list[Cell]] = {
         "step": [quantities.seconds(mean.step_seconds) for mean in means],
-        **{phase: [quantities.seconds(mean.seconds[phase]) for mean in means] for phase in PHASES},
+        **{phase: [quantities.seconds(mean.seconds[phase]) for mean in means] for phase in PARTS},
         "communication in all": [_time(mean.communication_total) for mean in means],
         "sent": [quantities.byte_count(mean.wire_bytes) for mean in means],
         "device busy": [None if mean.device_busy is None else quantities.percent(mean.device_busy) for mean in means],

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankwise import quantities
-from rankwise.history import PHASES
+from rankwise.stepparts import PARTS
 from rankwise.watch.sight import Rank, Sight
 from rankwise.world import ranks_in_words
 
@@ -81,13 +81,13 @@ def _split(sight: Sight, ranks: Sequence[Rank]) -> list[RenderableType]:
     """Shares of the step, of the latest interval that is on record."""
     split = sight.log.splits[-1]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("rank", "a step", *PHASES):
+    for name in ("rank", "a step", *PARTS):
         table.add_column(name, justify="right", no_wrap=True)
     for rank in [rank.status.rank for rank in ranks if rank.status.rank < len(split.ranks)]:
         seconds = split.ranks[rank].seconds
         whole = sum(seconds.values())
         table.add_row(str(rank), quantities.seconds(whole), *(
-            quantities.percent(seconds[phase] / whole if whole else None) for phase in PHASES))
+            quantities.percent(seconds[phase] / whole if whole else None) for phase in PARTS))
     return [Text(f"where the time went, in the {split.steps} steps to step {split.step}"), table]
 
 
