@@ -30,6 +30,7 @@ def usage(*ranks: RankBook, steps: int = 100, clock: str = "host") -> Usage:
     ([book(data=0.08)], "data-bound", "num_workers"),
     ([book(data=0.08), book(data=0.08)], "data-bound", "num_workers"),
     ([book(communication=0.05), book(communication=0.06)], "communication-bound", "bucket_mb"),
+    ([book(communication=0.05, wire_bytes=8e4)] * 2, "communication-bound", "cost of a message"),
     ([book(communication=0.05, communication_total=None)], "communication-bound", "--mode ddp"),   # dp's scattering
     ([book(communication=0.05), book(communication=0.05), book(forward=0.088)], "imbalance", "--threads"),
     ([book(communication=0.05), book(data=0.049)], "imbalance", "num_workers"),
@@ -78,13 +79,20 @@ def test_intervals_count_by_their_steps() -> None:
 
 
 def test_five_lines_say_what_was_measured() -> None:
-    told = lines(usage(book(communication=0.032, memory_bytes=[300_000_000]), book(backward=0.080)), device_name="")
+    told = lines(usage(book(communication=0.032, communication_total=0.025, memory_bytes=[300_000_000]),
+                       book(backward=0.080, communication_total=0.025)), device_name="")
     assert [line.split("  ")[0] for line in told] == ["throughput", "step", "memory", "slowest rank", "advice"]
     assert "764 samples/s (382 samples/s a device), 127 ms a step, mean over 100 steps" in told[0]
     assert "forward 31 %" in told[1]
-    assert "communication 13 % exposed (17.0 ms; about 10.0 ms in all, by torch's DDP log; 4.00 MB sent" in told[1]
+    assert "communication 13 % exposed (17.0 ms; about 25.0 ms in all, by torch's DDP log; 4.00 MB sent" in told[1]
     assert "first 300 MB, others at most 400 MB (rank 1); peak resident memory of the process" in told[2]
     assert "rank 1: 30.0 ms a step behind the others, most of it in backward; ranks wait 15.0 ms" in told[3]
+
+
+def test_what_is_exposed_is_never_more_than_all() -> None:
+    """The total is that of one step in an interval, which may have waited less than the others."""
+    told = lines(usage(book(communication=0.032), book(communication=0.032)), device_name="")
+    assert "exposed (32.0 ms; about all that there is; 4.00 MB sent a rank)" in told[1]
 
 
 def test_what_is_not_measured_is_said() -> None:

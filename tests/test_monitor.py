@@ -442,7 +442,7 @@ def test_the_first_line_says_how_the_run_is_laid_out_and_the_last_what_to_try(
         log.begin("ddp", 2)
         log.exported(Path.cwd() / "weights.pth")
         log.finished()
-    last = f"run folder {tmp_path}; to look at it: tensorboard --logdir {tmp_path}"
+    last = f"run folder {tmp_path}; to look at it: rankwise report {tmp_path}"
     assert capsys.readouterr().out.splitlines() == [
         f"mode ddp (chosen by auto), 2 cpu devices, seed 3, run folder {tmp_path}", "weights written to weights.pth",
         last]

@@ -173,7 +173,7 @@ def test_the_global_batch_is_never_changed_silently() -> None:
     assert "stays 64" in changes(64, 64)[0]
     said = " ".join(changes(64, 1024))
     for words in ("1024 instead of 64", "16 times fewer updates", "Goyal", "Malladi", "McCandlish", "Shallue",
-                  "rate times 16", "rate times 4,", "10,240 samples leaves 10 updates"):
+                  "rate times 16", "rate times 4,", "10,240 samples, for example, would have 10 updates"):
         assert words in said
     assert "4 times as many updates" in changes(64, 16)[0]
 

@@ -81,3 +81,27 @@ def test_a_resumed_run_begins_again_in_the_same_log(tmp_path: Path) -> None:
     assert sum(count for _, count in steps) == 9
     assert steps[-1][0] == 9
     assert [line["how"] for line in found if line["record"] == "end"] == ["finished"]
+
+
+def test_a_resumed_run_with_nothing_left_to_do_says_that_it_ended(tmp_path: Path) -> None:
+    """It was killed before it could: the log has its end from the start that found no epoch left."""
+    run_groups(_run_to_its_end, 1, str(tmp_path), 2, "finished")
+    log = tmp_path / "it" / "metrics.jsonl"
+    log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"end"' not in line))
+    run_groups(_run_to_its_end, 1, str(tmp_path), 2, "finished", True)
+    found = records(tmp_path)
+    assert [line["record"] for line in found][-2:] == ["start", "end"]
+    assert found[-2]["step"] == 6
+
+
+def _saved_twice(group: Any, folder: str) -> None:
+    """By the clock of `--save-every`, and by the script, at the same steps."""
+    settings = Settings(mode="single", timeout=30.0, runs=folder, name="it", save_every="3")
+    with open_run(settings, group, folder=Path(folder) / "it") as run:
+        _train(run, 2, None)
+
+
+def test_a_checkpoint_taken_twice_at_one_step_is_on_record_once(tmp_path: Path) -> None:
+    run_groups(_saved_twice, 1, str(tmp_path))
+    kept = [line["path"] for line in records(tmp_path) if line["record"] == "checkpoint"]
+    assert kept == ["checkpoints/step-000003", "checkpoints/step-000006"]

@@ -5,6 +5,7 @@ The ranks are real, with what `rankwise run` gives them; only the launcher is le
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,12 @@ def line_of(script: str) -> int:
     return next((number for number, text in enumerate(script.splitlines(), 1) if text.endswith("# !")), 0)
 
 
+def seconds_stood(text: str, then: str = "") -> float:
+    """For how long no rank has moved, as a report says; 0 where it is none. A busy machine may take a moment more."""
+    found = re.search(r"The run stalled: no rank has moved for (\d+) s\." + re.escape(then), text)
+    return float(found[1]) if found else 0.0
+
+
 class Ended:
     """A script that was run in so many ranks, in this folder, until it stalled: what it said and what it left."""
 
@@ -234,7 +241,7 @@ class Ended:
     def require_stall(self, *ranks: int) -> None:
         """These ranks have said that the run stalled; all of them tell the same, and each has left its stacks."""
         assert set(ranks) <= set(self.failures)
-        assert self.text.startswith(f"The run stalled: no rank has moved for {STALL_SECONDS:.0f} s.")
+        assert seconds_stood(self.text) >= STALL_SECONDS
         assert all(self.text in self.failures[rank].text for rank in ranks)
         assert [self.failures[rank].exit_code for rank in ranks] == [1] * len(ranks)
         assert sorted(not self.failures[rank].follows for rank in ranks) == [False] * (len(ranks) - 1) + [True]
@@ -505,7 +512,7 @@ def test_a_launch_ends_with_its_stopped_rank(folder: Path) -> None:
     ended = run([*RANKWISE, "run", "train.py", "--devices", "2", "--accelerator", "cpu", "--name", "it",
                  "--stall-timeout", "2"], folder)
     assert ended.code == 1, ended.text
-    assert "The run stalled: no rank has moved for 2 s." in ended.err
+    assert seconds_stood(ended.err) >= 2
     assert "Rank 1: no answer" in ended.err
     assert ended.err.count("Likely cause: Rank 1 did not answer") == 1
     assert "Rank 0 of 2 failed: The run stalled; this rank saw it first." in ended.err
@@ -528,7 +535,8 @@ def test_a_command_that_is_the_only_rank(folder: Path) -> None:
                  "--stall-timeout", "2"], folder)
     assert ended.code == 1, ended.text
     assert ended.out == "begins\n"
-    assert ended.err.startswith("The run stalled: no rank has moved for 2 s.\n  Rank 0, step 0: reading data at ")
+    assert ended.err.startswith("The run stalled: ")
+    assert seconds_stood(ended.err, then="\n  Rank 0, step 0: reading data at ") >= 2
     assert f"; in its data workers at train.py:{line_of(ALONE_IN_WORKER)} in __getitem__;" in ended.err
     assert "called from" not in ended.err   # the frames of the command are not the user's
     assert "Traceback" not in ended.err
@@ -542,7 +550,7 @@ def test_a_script_that_is_the_only_rank(folder: Path) -> None:
     (folder / "train.py").write_text(script)
     ended = run([sys.executable, "train.py", "--accelerator", "cpu", "--name", "it", "--stall-timeout", "2"], folder)
     assert ended.code == 1, ended.text
-    assert "The run stalled: no rank has moved for 2 s.\n  Rank 0, step 0: reading data at " in ended.err
+    assert seconds_stood(ended.err, then="\n  Rank 0, step 0: reading data at ") >= 2
     assert f"; in its data workers at train.py:{line_of(script)} in waited, called from train.py:" in ended.err
     assert "Traceback" not in ended.err
 

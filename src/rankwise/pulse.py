@@ -18,6 +18,7 @@ class Pulse:
     def __init__(self) -> None:
         self.beats = 0
         self.steps = 0
+        self.steps_before = 0   # in earlier starts of the run
         self.epoch: int | None = None
         self.phase: Callable[[], str] = str
         self.alone = ""

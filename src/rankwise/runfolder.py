@@ -87,10 +87,13 @@ def find(run: str, runs: Path) -> Path:
         if folder.is_dir() and run:
             return folder
     names = [folder.name for folder in known]
+    if not names:
+        raise UsageError(f"There is no run `{run}`.", f"{runs} has no runs yet, and {run} is no folder.",
+                         "Start one first, or give --runs the folder in which it is kept.")
     close = difflib.get_close_matches(run, names, n=1)
     raise UsageError(f"There is no run `{run}`.", f"{runs} has no run of that name, and it is no folder.",
                      f"Did you mean {close[0]}?" if close else
-                     f"Runs are: {', '.join(names[-8:])}." if names else "Give --runs the folder in which it was kept.")
+                     f"Runs are: {', '.join(names[-8:])}.")
 
 
 def _begun(folder: Path) -> float:

@@ -30,7 +30,8 @@ Exit code: 0 compared, 2 it could not be run, 130 interrupted.
 
 def add_to(app: typer.Typer) -> None:
     """Make it a command of `app`."""
-    app.command("compare", epilog=_EXAMPLES)(_compare)
+    app.command("compare", short_help="Time a training in several layouts: which is fastest, and why?",
+                epilog=_EXAMPLES)(_compare)
 
 
 def _compare(

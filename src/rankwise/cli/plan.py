@@ -27,7 +27,7 @@ Examples:
 
 def add_to(app: typer.Typer) -> None:
     """Make it a command of `app`."""
-    app.command("plan", epilog=_EXAMPLES)(_plan)
+    app.command("plan", short_help="Predict a training on devices that are not here.", epilog=_EXAMPLES)(_plan)
 
 
 def _plan(

@@ -13,15 +13,15 @@ from rankwise.errors import EXIT_FAILED
 _EXAMPLES = """\b
 Examples:
   rankwise watch latest                    the run that was started last
-  rankwise watch fashion-20261130-1646   a run by its name, or by its folder
+  rankwise watch fashion-20261130-164631   a run by its name, or by its folder
 
-Exit code: 0 the run has ended, 1 it has failed, 130 stopped by Ctrl-C; the run goes on.
+Exit code: 0 the run has ended, 1 it has failed, 2 there is none, 130 stopped by Ctrl-C; the run goes on.
 """
 
 
 def add_to(app: typer.Typer) -> None:
     """Make it a command of `app`."""
-    app.command("watch", epilog=_EXAMPLES)(_watch)
+    app.command("watch", short_help="Watch the ranks of a run while it trains.", epilog=_EXAMPLES)(_watch)
 
 
 def _watch(

@@ -14,6 +14,7 @@ from rankwise.quantities import byte_count, percent, seconds
 _OF_THE_CORES = ("computation", "communication", "waiting")   # what takes longer where ranks share cores
 _SMALL = 0.05   # of a step: losses below it explain nothing
 _MUCH = 1.1     # times the memory: what is said
+_HOPELESS = 0.5 # of a speed-up: noise in which nothing can be told
 _LOUD = 0.1     # of a speed-up: noise that hides what one wants to see
 
 _WHY = {
@@ -30,7 +31,7 @@ _CHANGE = {
                      "same gradients less often",
     "waiting": "ranks that are equally fast, with equal work",
     "data": "reading further ahead (num_workers of the loader)",
-    "optimizer": "a larger global batch, as the update costs the same for any number of samples",
+    "optimizer": "more samples for each update, which costs the same for any number of them",
     "other": "less work beside the step (`rankwise run --profile` shows it)",
 }
 
@@ -81,9 +82,10 @@ def _use(result: Result, best: Row, rows: Sequence[Row]) -> str:
     if best is baseline:
         other = max(rows[1:], key=lambda row: row.speed_up)
         known = "more" if other.is_beyond_noise else "not more"
-        return (f"Use {baseline.layout}: nothing that is the same training is faster by more than the noise. The "
-                f"fastest other layout is {other.layout}, at {other.speed_up:.2f} times its speed, which is {known} "
-                "than the noise.")
+        undecided = "Undecided, for this machine was too noisy. As it is: " if other.noise > _HOPELESS else ""
+        return (f"{undecided}Use {baseline.layout}: nothing that is the same training is faster by more than the "
+                f"noise. The fastest other layout is {other.layout}, at {other.speed_up:.2f} times its speed, which is "
+                f"{known} than the noise.")
     efficiency = "" if best.efficiency is None else f", an efficiency of {percent(best.efficiency)}"
     steps = f"{seconds(best.step_seconds)} a step instead of {seconds(baseline.step_seconds)}"
     if result.scaling.is_weak:

@@ -104,7 +104,7 @@ def open_run(settings: Settings, group: Group, *, folder: Path, resume_from: Pat
                              "folder": folder, "resume_from": resume_from}
     run = Run(settings, **parts) if plan is None else TrialRun(plan, settings, **parts)
     limit_seconds, end = None, "failed"
-    PULSE.is_over = False   # as an earlier run in this process may have left it
+    PULSE.is_over, PULSE.steps_before = False, 0   # as an earlier run in this process may have left them
     try:
         with heeded(agreement, channel, grace_seconds=settings.grace_seconds, run_folder=folder):
             yield run

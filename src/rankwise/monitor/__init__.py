@@ -46,7 +46,7 @@ class Monitor:
         self._keeps_books = keeps_books
         self._accounts: Accounts | None = None
         self._profile: Profile | None = None
-        self._mode, self._devices, self._lines = "", 1, list[str]()
+        self._mode, self._devices, self._lines, self._latest_checkpoint = "", 1, list[str](), ""
         self._meter = loss_meter(group, settings.exact)
         self._console: Console | None = None
         if group.is_main:
@@ -212,6 +212,9 @@ class Monitor:
     def checkpointed(self, folder: Path, step: int, epoch: int) -> None:
         """A checkpoint was taken, and is being written."""
         path = str(folder.relative_to(self._folder)) if folder.is_relative_to(self._folder) else folder.name
+        if path == self._latest_checkpoint:   # taken anew, at the same step
+            return
+        self._latest_checkpoint = path
         self._log.tell(Entry(step, epoch, lambda: {"path": path}, record="checkpoint"))
 
     def saved(self) -> None:
@@ -231,11 +234,12 @@ class Monitor:
             self.print(line)
         if self._log.first_step and not self._epoch_seconds:
             self.print("no epoch was left to train: ask for more epochs to train on")
+            self._require_begun(max(0, self._progress.epochs - 1))
         target = runfolder.target_of(self._folder)
         is_complete = self._progress.epoch + 1 >= self._progress.epochs
         if self._has_saved and target and not is_complete:
             self.print(f"to go on: rankwise run {target} --resume {self._folder.name}")
-        self.print(f"run folder {_shown(self._folder)}; to look at it: tensorboard --logdir {_shown(self._folder)}")
+        self.print(f"run folder {_shown(self._folder)}; to look at it: rankwise report {_shown(self._folder)}")
 
     # What a checkpoint keeps
 

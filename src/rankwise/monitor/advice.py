@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rankwise.monitor.usage import Usage
-from rankwise.quantities import percent, seconds
+from rankwise.quantities import byte_count, percent, seconds
 
 _NOTABLE = 0.15      # of the step
 _IDLE = 0.6          # a device that runs kernels for less of the time
 _SHORT_SECONDS = 2e-3
+_SMALL_BYTES = 1e6   # a single bucket of DDP, its first
 
 
 class Advice(NamedTuple):
@@ -46,7 +47,8 @@ def _imbalance(usage: Usage) -> Advice | None:
         return None
     part = usage.lagging_part
     remedy = ("run.loader(..., num_workers=4) there, or a faster disk." if part == "data" else
-              "look at what else runs on its device; --threads sets a rank's CPU threads, --devices leaves it out.")
+              "look for what the script does on this rank alone, and for what else runs on its device; --threads sets "
+              "each rank's CPU threads.")
     return Advice("imbalance", share, f"imbalance: the others wait {percent(share)} of the step for rank "
                   f"{usage.slowest}, which is {seconds(usage.lag_seconds)} slower in {part}: {remedy}")
 
@@ -59,6 +61,11 @@ def _communication(usage: Usage) -> Advice | None:
     if usage.ranks == 1:
         return Advice("communication-bound", share, f"communication-bound: {percent(share)} of the step scatters, "
                       "replicates and gathers. --mode ddp does without.")
+    sent = usage.known("wire_bytes") or 0.0
+    if sent < _SMALL_BYTES:
+        return Advice("communication-bound", share, f"communication-bound: {percent(share)} of the step goes into the "
+                      f"exchange of {byte_count(sent)}, which is the cost of a message rather than of its bytes. A "
+                      "larger batch_size computes more for each exchange; fewer --devices have less of it.")
     return Advice("communication-bound", share, f"communication-bound: {percent(share)} of the step waits for "
                   "gradients on their way. A larger batch_size computes more for each of them; fewer --devices send "
                   "less; run.prepare(model, bucket_mb=...) sets what is sent at once.")

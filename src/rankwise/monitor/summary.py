@@ -46,10 +46,10 @@ def _of_all(usage: Usage) -> str:
     if usage.ranks == 1:
         return " (scatter, replicate, gather of the forward)" if usage.mean("communication") > 0 else ""
     total = usage.known("communication_total")
-    known = (f"about {seconds(total)} in all, by {usage.communication_from}" if total is not None
-             else "in all: not measured")
-    return (f" exposed ({seconds(usage.mean('communication'))}; {known}; "
-            f"{byte_count(usage.known('wire_bytes'))} sent a rank)")
+    exposed = usage.mean("communication")
+    known = ("in all: not measured" if total is None else f"about {seconds(total)} in all, by "
+             f"{usage.communication_from}" if total > exposed else "about all that there is")
+    return f" exposed ({seconds(exposed)}; {known}; {byte_count(usage.known('wire_bytes'))} sent a rank)"
 
 
 def _memory(usage: Usage) -> str:

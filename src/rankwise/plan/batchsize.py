@@ -28,8 +28,8 @@ def changes(measured_batch: int, planned_batch: int) -> list[str]:
         f"training, which nobody but you can choose. An epoch has {factor:.3g} times fewer updates, and a schedule in "
         "steps has to be made shorter by as much.",
         *_rules(factor),
-        f"A small data set suffers: one of {_FEW_UPDATES * planned_batch:,} samples leaves {_FEW_UPDATES} updates an "
-        "epoch, and more epochs are needed for as many updates as before.",
+        f"A small data set suffers (yours is not counted here): one of {_FEW_UPDATES * planned_batch:,} samples, for "
+        f"example, would have {_FEW_UPDATES} updates an epoch, and needs more epochs for as many updates as before.",
     ]
 
 

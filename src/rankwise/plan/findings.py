@@ -66,8 +66,17 @@ def _measured(result: Result) -> str:
 
 def _links(plan: Plan) -> list[str]:
     if plan.devices_per_node == 1:
-        return [_link("The link between devices", plan.between)]
-    return [_link("The link between nodes", plan.between), _link("The link inside a node", plan.inside)]
+        return [_link("The link between devices", plan.between), *_backend(plan)]
+    return [_link("The link between nodes", plan.between), _link("The link inside a node", plan.inside),
+            *_backend(plan)]
+
+
+def _backend(plan: Plan) -> list[str]:
+    """That a plan made on a CPU is one for CPUs: a message costs much more there."""
+    if plan.backend != "gloo":
+        return []
+    return ["Devices are taken for CPUs that talk by gloo, as here, which takes its own time for each message; a link "
+            "with a latency of yours (--link 100gbit:20us) replaces it. A plan for GPUs is made on a machine with one."]
 
 
 def _link(where: str, link: Link) -> str:
@@ -81,10 +90,17 @@ def _paying(result: Result) -> str:
                 "than half of what as many devices brought before.")
     stop, twice = result.stop, predict(result.plan, 2 * result.stop.devices)
     more, exposed = twice.samples_per_second / stop.samples_per_second - 1, twice.exposed_seconds / twice.step_seconds
-    brought = f"{percent(more)} more" if more >= 0 else f"{percent(-more)} fewer"
+    brought = f"{100 * more:.1f} % more" if more >= 0 else f"{-100 * more:.1f} % fewer"
     return (f"More devices stop paying at {stop.devices}: {twice.devices} would bring {brought} samples a second, less "
             f"than half of what they could. With {twice.devices}, {percent(exposed)} of the step is communication that "
-            "nothing hides.")
+            f"nothing hides; the rest is computation, of which {seconds(_fixed_seconds(result))} a step do not shrink "
+            "with the slice.")
+
+
+def _fixed_seconds(result: Result) -> float:
+    """What a step takes for any number of rows: the update, and what each micro-batch costs beside its rows."""
+    computation = result.measured.computation
+    return computation.update_seconds + max(0.0, computation.micro_batch_seconds.line.fixed)
 
 
 def _idle(result: Result) -> list[str]:

@@ -188,6 +188,7 @@ class Saving:
         epoch, steps = position["epoch"], position["steps"]
         self.due.saved(steps)
         self._parts.group.at_step(steps)
+        PULSE.steps_before = steps
         monitor.resumed(folder, epoch, steps, position["progress"])
         for line in self._parts.mode.resumed(position["layout"]):
             monitor.print(line)

@@ -97,7 +97,7 @@ class Bulletin:
         now = time.monotonic()
         if self._pace.idle_seconds <= _STANDS_SECONDS:
             self._stance = ""
-        steps = self._pulse.steps
+        steps = max(0, self._pulse.steps - self._pulse.steps_before)
         has_begun = len(self._counts) > 1 or (self._counts and steps > self._counts[0][1])
         if not has_begun or steps < self._counts[-1][1]:   # the latter where another training begins in this process
             self._counts.clear()
