@@ -92,7 +92,7 @@ def test_five_lines_say_what_was_measured() -> None:
 def test_what_is_exposed_is_never_more_than_all() -> None:
     """The total is that of one step in an interval, which may have waited less than the others."""
     told = lines(usage(book(communication=0.032), book(communication=0.032)), device_name="")
-    assert "exposed (32.0 ms; about all that there is; 4.00 MB sent a rank)" in told[1]
+    assert "exposed (32.0 ms; hardly any is hidden; 4.00 MB sent a rank)" in told[1]
 
 
 def test_what_is_not_measured_is_said() -> None:

@@ -48,7 +48,7 @@ def _of_all(usage: Usage) -> str:
     total = usage.known("communication_total")
     exposed = usage.mean("communication")
     known = ("in all: not measured" if total is None else f"about {seconds(total)} in all, by "
-             f"{usage.communication_from}" if total > exposed else "about all that there is")
+             f"{usage.communication_from}" if total > exposed else "hardly any is hidden")
     return f" exposed ({seconds(exposed)}; {known}; {byte_count(usage.known('wire_bytes'))} sent a rank)"
 
 
