@@ -18,8 +18,8 @@ import torch
 
 from rankwise.stepparts import PARTS
 
-DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER, OUTSIDE = range(7)
 PHASES = (*PARTS, "outside")
+DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER, OUTSIDE = range(len(PHASES))
 """By number. COMMUNICATION is what a rank waits for, not what is hidden behind its backward; OTHER is the loop's own
 code after an update, OUTSIDE what is done between the passes over the training data, such as an evaluation."""
 
@@ -33,6 +33,10 @@ class Book:
     sent_bytes: float
     communication_seconds: float | None
     """What the gradients of one step of the interval were on their way, hidden time included; None: not measured."""
+
+
+TOTAL_FROM = "torch's DDP log"
+"""What tells the whole time of the communication, where it is measured."""
 
 
 class Ledger:

@@ -71,6 +71,13 @@ class Outcome:
         assert self.failure is not None
         return f"Rank {self.rank} of {self.world_size} failed: {self.failure.summary}"
 
+    @property
+    def failure_in_words(self) -> str:
+        """Whose the first failure was, and what it said; nothing where all ended well."""
+        if self.failure is None:
+            return ""
+        return f"{self.summary()}\n{self.failure.text or self.failure.tail}".strip()
+
     def logs(self) -> str:
         """Where the log files are; nothing where the run never began."""
         folder = streams.log_file(self.run_folder, 0).parent
@@ -82,8 +89,7 @@ def run_target(target: Target, arguments: Sequence[str], settings: Settings) -> 
 
     Raises UsageError before any rank starts.
     """
-    job = Job(script=None if target.module else str(target.path), module=target.module,
-              argv=[str(target.path), *arguments], can_save=target.uses_rankwise)
+    job = Job.of(target, arguments, can_save=target.uses_rankwise)
     if target.uses_rankwise and not {"-h", "--help"}.isdisjoint(arguments):
         from rankwise.launcher.worker import show_help
         return show_help(job, settings)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rankwise.launcher.target import Target
 
 _FILE = "job.json"
 
@@ -27,6 +32,12 @@ class Job:
     sources: dict[str, list[str]] = field(default_factory=dict)
     has_terminal: bool = True
     can_save: bool = True
+
+    @classmethod
+    def of(cls, target: Target, arguments: Sequence[str], *, has_terminal: bool = True, can_save: bool = True) -> Job:
+        """What runs a target with these options of its own."""
+        return cls(script=None if target.module else str(target.path), module=target.module,
+                   argv=[str(target.path), *arguments], has_terminal=has_terminal, can_save=can_save)
 
     def write(self, folder: Path) -> Path:
         """Keep this job in `folder`; returns its file."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rankwise.group import Group, Pending
-from rankwise.ledger import OUTSIDE, PHASES, Book
+from rankwise.ledger import OUTSIDE, PHASES, TOTAL_FROM, Book
 from rankwise.monitor.flops import Flops
 from rankwise.monitor.memory import busy_share, peak_memory_bytes
 
@@ -54,7 +54,7 @@ class Split:
     @property
     def communication_from(self) -> str:
         """What told the whole time of the communication."""
-        return "torch's DDP log" if any(rank.communication_total is not None for rank in self.ranks) else "not measured"
+        return TOTAL_FROM if any(rank.communication_total is not None for rank in self.ranks) else "not measured"
 
     def as_values(self) -> dict[str, Any]:
         """As it is logged."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,8 @@ from rankwise.device import count, kind_of_device
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.group import backend_of
 from rankwise.launcher import layout
-from rankwise.launcher.agent import run_ranks
 from rankwise.launcher.job import Job
-from rankwise.launcher.privatefolder import private_folder
+from rankwise.launcher.quiet import run_quietly
 from rankwise.plan import linkfit
 from rankwise.plan.links import Link
 from rankwise.settings import Settings
@@ -59,8 +56,7 @@ def measured_link(settings: Settings, folder: Path) -> Link:
     run_folder.mkdir(parents=True)
     job = Job(module="rankwise.plan.allreduce", argv=["allreduce", str(file)], has_terminal=False, can_save=False)
     ranks = layout.with_devices(settings.having(mode="ddp", devices=2, threads=1))
-    with contextlib.redirect_stderr(io.StringIO()), private_folder() as private:
-        outcome = run_ranks(job, ranks, run_folder, private, lambda: None)
+    outcome = run_quietly(job, ranks, run_folder, variables={})
     if outcome.failure is not None:
         raise RankwiseError("The link between two devices here could not be measured.", outcome.summary(),
                             "Give --link 100gbit, for example.")

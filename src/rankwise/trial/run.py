@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rankwise.data.loader import Loader
-from rankwise.ledger import OUTSIDE, PHASES, Book
+from rankwise.ledger import OUTSIDE, PHASES, TOTAL_FROM, Book
 from rankwise.microbatch import MicroBatch
 from rankwise.monitor.memory import peak_memory_bytes
 from rankwise.run import Optimizers, Run
@@ -114,7 +114,7 @@ class TrialRun(Run):
             split={name: statistics.fmean(seconds[phase] for seconds in steps)
                    for phase, name in enumerate(PHASES) if phase != OUTSIDE},
             communication_total=statistics.median(totals) if totals else None,
-            communication_from="torch's DDP log" if totals else "",
+            communication_from=TOTAL_FROM if totals else "",
             wire_bytes=statistics.fmean(book.sent_bytes for book in self._books),
             samples=self._samples, global_batch=self._global_batch, micro_batches=self._micro_batches,
             loss=self._loss if math.isfinite(self._loss) else None, loss_weight=self._loss_weight,

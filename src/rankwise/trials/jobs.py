@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +11,8 @@ from typing import Any
 from rankwise import environment
 from rankwise.errors import RankwiseError
 from rankwise.launcher import layout
-from rankwise.launcher.agent import run_ranks
 from rankwise.launcher.job import Job
-from rankwise.launcher.privatefolder import private_folder
+from rankwise.launcher.quiet import run_quietly
 from rankwise.launcher.target import Target
 from rankwise.settings import Settings
 from rankwise.trial.plan import TrialPlan
@@ -54,22 +51,10 @@ class Trials:
         launched_at = time.time()
         try:
             settings = layout.with_devices(self._settings.having(**changes))
-            world_size, failure = self._launch(settings, plan, run_folder, [*self._arguments, *arguments],
-                                               lambda: tell(steps_made(folder)))
+            job = Job.of(self._target, [*self._arguments, *arguments], has_terminal=False, can_save=False)
+            outcome = run_quietly(job, settings, run_folder, variables={environment.TRIAL: str(plan.write())},
+                                  meanwhile=lambda: tell(steps_made(folder)))
+            world_size, failure = outcome.world_size, outcome.failure_in_words
         except RankwiseError as error:
             world_size, failure = 0, str(error)
         return read(folder, world_size, launched_at=launched_at, failure=failure, wanted_steps=warm_up + steps)
-
-    def _launch(self, settings: Settings, plan: TrialPlan, run_folder: Path, arguments: list[str],
-                meanwhile: Callable[[], None]) -> tuple[int, str]:
-        """The number of ranks, and what is told of a failure."""
-        target = self._target
-        job = Job(script=None if target.module else str(target.path), module=target.module,
-                  argv=[str(target.path), *arguments], has_terminal=False, can_save=False)
-        with (contextlib.redirect_stderr(io.StringIO()), private_folder() as private,
-              environment.changed({environment.TRIAL: str(plan.write())})):
-            outcome = run_ranks(job, settings, run_folder, private, meanwhile)
-        if outcome.failure is None:
-            return outcome.world_size, ""
-        said = outcome.failure.text or outcome.failure.tail
-        return outcome.world_size, f"{outcome.summary()}\n{said}".strip()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -11,9 +9,8 @@ from pathlib import Path
 
 from rankwise import environment
 from rankwise.launcher import layout as ranks
-from rankwise.launcher.agent import run_ranks
 from rankwise.launcher.job import Job
-from rankwise.launcher.privatefolder import private_folder
+from rankwise.launcher.quiet import run_quietly
 from rankwise.launcher.target import Target
 from rankwise.settings import Settings
 from rankwise.verify.evidence import Evidence, read, steps_made
@@ -31,8 +28,7 @@ class Jobs:
 
     def __init__(self, target: Target, arguments: Sequence[str], settings: Settings, *, steps: int,
                  patience_seconds: float, folder: Path) -> None:
-        self._job = Job(script=None if target.module else str(target.path), module=target.module,
-                        argv=[str(target.path), *arguments], has_terminal=False, can_save=False)
+        self._job = Job.of(target, arguments, has_terminal=False, can_save=False)
         self._settings = settings.having(log_every=1, debug=True, max_restarts=0,
                                          timeout=patience_seconds + _LATER_SECONDS,
                                          threads=settings.threads or 1, runs=str(folder / "runs"))
@@ -57,10 +53,6 @@ class Jobs:
     def _launch(self, settings: Settings, plan: Plan, run_folder: Path,
                 meanwhile: Callable[[], None]) -> tuple[int, str]:
         """The number of ranks, and what is told of a failure."""
-        with (contextlib.redirect_stderr(io.StringIO()), private_folder() as private,
-              environment.changed({environment.WITNESS: str(plan.write())})):
-            outcome = run_ranks(self._job, settings, run_folder, private, meanwhile)
-        if outcome.failure is None:
-            return outcome.world_size, ""
-        said = outcome.failure.text or outcome.failure.tail
-        return outcome.world_size, f"{outcome.summary()}\n{said}".strip()
+        outcome = run_quietly(self._job, settings, run_folder, variables={environment.WITNESS: str(plan.write())},
+                              meanwhile=meanwhile)
+        return outcome.world_size, outcome.failure_in_words
