@@ -45,6 +45,14 @@ def test_texts_arrive_while_the_store_is_waited_in(store: dist.TCPStore) -> None
     waiting.join(10)
 
 
+def test_what_was_posted_can_be_read(store: dist.TCPStore) -> None:
+    """Once `post` has returned, every other rank reads the text, however soon it asks."""
+    first, second = channel(0), channel(1)
+    for step in range(2000):
+        first.post("place", str(step))
+        assert second.read("place") == str(step)
+
+
 def test_one_rank_claims(store: dist.TCPStore) -> None:
     """All ranks hear of the one that was first."""
     first, second = channel(0), channel(1)

@@ -54,9 +54,10 @@ class SideChannel:
         return cls.over(dist.HashStore(), 0, World())
 
     def post(self, name: str, text: str) -> None:
-        """Put a text where every rank can read it, in the place of an earlier one."""
+        """Put a text where every rank can read it from now on, in the place of an earlier one."""
         try:
             self._store.set(name, text)
+            self._store.check([name])   # a store does not answer a set: one answered question later it has been heard
         except RuntimeError as error:
             raise ConnectionError(str(error)) from error
 
