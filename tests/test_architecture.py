@@ -17,7 +17,7 @@ ROOT = SOURCE.parent.parent
 LAYERS = [
     ["errors"],
     ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions",
-     "quantities", "stepparts", "processor", "rankstatus"],
+     "quantities", "stepparts", "processor", "rankstatus", "releases"],
     ["environment", "runfolder", "history", "page", "jobprogress", "ledger"],
     ["device", "group", "collectives", "sidechannel"],
     ["orderfree", "stepagreement", "watchdog"],
@@ -25,9 +25,9 @@ LAYERS = [
     ["datasets", "saving"],
     ["run"],
     ["trial"],
-    ["launcher"],
+    ["launcher", "images"],
     ["trials"],
-    ["verify", "compare", "plan", "report", "watch"],
+    ["verify", "compare", "plan", "report", "watch", "doctor", "submit"],
     ["cli", "recipes"],
     ["__main__"],
 ]
