@@ -2,6 +2,7 @@
 # make test    run the tests
 # make lint    ruff and mypy
 # make soak    kill ranks, savers and data workers of real runs, more than a hundred times (half an hour)
+# make environment   start real containers, a real Slurm and a real Ray, where they are installed (docs/clusters.md)
 # make bench   measure the step and the launch, each with its control (minutes; see benchmarks/)
 #
 # Each first sets up .venv with the versions in constraints.txt; the next time it starts at once.
@@ -12,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 timed = @start=$$(date +%s); $(2) && echo "$(1) took $$(( $$(date +%s) - start )) s"
 
-.PHONY: demo test lint soak bench
+.PHONY: demo test lint soak environment bench
 
 demo: .venv/ready
 	$(call timed,The demo,$(BIN)/rankwise run fashion --mode ddp --devices 2)
@@ -25,6 +26,9 @@ lint: .venv/ready-dev
 
 soak: .venv/ready-dev
 	$(call timed,The soak,$(BIN)/python -m pytest -q -s -m soak)
+
+environment: .venv/ready-dev
+	$(call timed,The environments,$(BIN)/python -m pytest -q -rs -m environment)
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/step.py --devices 1
