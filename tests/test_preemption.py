@@ -59,23 +59,31 @@ def rankwise(devices: int, *options: str) -> list[str]:
     return [*RANKWISE, "run", "train.py", "--devices", str(devices), "--accelerator", "cpu", "--name", "it", *options]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
-def test_the_ranks_save_and_the_same_command_goes_on(tmp_path: Path, number: signal.Signals) -> None:
-    """The launcher ends with 75; requeued unchanged, the run goes on and ends with the bits of one left alone."""
-    devices = 2 if number is signal.SIGTERM else 1
-    launch = started(tmp_path, rankwise(devices, "--resume", "auto"), "--", "--steps", "90")
+def asked_to_end(folder: Path, number: signal.Signals, devices: int) -> None:
+    """A run that is asked to end after its sixth step saves, says so, and ends with 75."""
+    launch = started(folder, rankwise(devices, "--resume", "auto"), "--", "--steps", "90")
     launch.process.send_signal(number)
     ended = launch.ended(deadline_seconds=60)
     assert ended.code == 75, ended.text
-    newest = only(tmp_path / "runs" / "it" / "checkpoints")
+    newest = only(folder / "runs" / "it" / "checkpoints")
     assert f"asked to end: saved at step {int(newest.name[5:])}" in ended.out
-    again = run([*rankwise(devices, "--resume", "auto"), "--", "--steps", "90", "--last", "yes"], tmp_path)
+
+
+def test_the_ranks_save_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    """The launcher ends with 75; requeued unchanged, the run goes on and ends with the bits of one left alone."""
+    asked_to_end(tmp_path, signal.SIGTERM, 2)
+    again = run([*rankwise(2, "--resume", "auto"), "--", "--steps", "90", "--last", "yes"], tmp_path)
     assert again.code == 0, again.text
     whole = tmp_path / "whole"
     whole.mkdir()
     (whole / "train.py").write_text(TRAIN)
-    assert run([*rankwise(devices), "--", "--steps", "90", "--last", "yes"], whole).code == 0
+    assert run([*rankwise(2), "--", "--steps", "90", "--last", "yes"], whole).code == 0
     assert weights(tmp_path) == weights(whole)
+
+
+def test_the_signal_of_slurm_does_the_same(tmp_path: Path) -> None:
+    """SIGUSR1, which Slurm sends before the time limit, is heard as SIGTERM is; on one device too."""
+    asked_to_end(tmp_path, signal.SIGUSR1, 1)
 
 
 @pytest.mark.soak
