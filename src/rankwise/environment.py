@@ -94,6 +94,21 @@ def threads() -> int | None:
     return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
+def of_families(prefixes: tuple[str, ...]) -> dict[str, str]:
+    """The variables whose names begin so, with their values: a view of nothing else."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
+
+
+def those_set(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of these variables are set to something; what they hold may be a secret, and stays here."""
+    return tuple(name for name in names if os.environ.get(name))
+
+
+def no_proxy() -> str:
+    """The hosts that are reached without a proxy, with commas between."""
+    return os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+
+
 def lacks(name: str) -> bool:
     """Whether a variable is not set, so that a default of ours may stand in."""
     return name not in os.environ

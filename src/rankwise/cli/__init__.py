@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from rankwise.cli import compare, plan, recipes, report, run, verify, watch
+from rankwise.cli import compare, doctor, plan, recipes, report, run, verify, watch
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 
 _START = """\b
@@ -20,6 +20,7 @@ Start here:
   rankwise watch latest               the run that was started last, while it trains
   rankwise report latest              a page of it: curves, split of the step, memory, advice
   rankwise recipes copy toy .         the shortest script, to change
+  rankwise doctor                     is this machine fit to train on, and if not, what to change
 """
 
 app = typer.Typer(name="rankwise", add_completion=False, epilog=_START, rich_markup_mode=None,
@@ -31,6 +32,7 @@ plan.add_to(app)
 report.add_to(app)
 watch.add_to(app)
 recipes.add_to(app)
+doctor.add_to(app)
 
 
 def _version(asked: bool) -> None:

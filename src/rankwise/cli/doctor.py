@@ -1,0 +1,74 @@
+"""`rankwise doctor`: whether this machine, or this cluster, is fit to train on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankwise.errors import UsageError
+from rankwise.settings import Settings
+
+if TYPE_CHECKING:
+    from rankwise.doctor.examination import Examination
+
+_EXAMPLES = """\b
+Examples:
+  rankwise doctor                                  this machine, with ranks on all of its devices
+  rankwise doctor --quick                          no ranks; some seconds, for a container's health check
+  rankwise doctor --markdown                       for a bug report: no names, no addresses
+  rankwise doctor --nodes 2 --node-rank 0 --endpoint HOST:29500      and the same on machine 1, with its number
+  torchrun --nproc-per-node 4 -m rankwise doctor   in a job that another launcher has started
+
+Exit code: 0 no fault (there may be warnings), 1 a fault, 2 it could not be run, 130 interrupted.
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make it a command of `app`."""
+    app.command("doctor", short_help="Is this machine, or this cluster, fit to train on?",
+                epilog=_EXAMPLES)(_doctor)
+
+
+def _doctor(*,
+    quick: Annotated[bool, typer.Option("--quick", help="start no ranks; say one line where all is well")] = False,
+    devices: Annotated[int | None, typer.Option(min=1, show_default=False, help="devices of one node, a rank on each "
+                                                "(default: all; on a CPU as many processes as cores, 2 to 4)")] = None,
+    accelerator: Annotated[str, typer.Option(help="kind of device: auto, cpu, cuda or mps")] = "auto",
+    nodes: Annotated[int, typer.Option(min=1, help="machines that take part")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="number of this machine, from 0")] = 0,
+    endpoint: Annotated[str | None, typer.Option(show_default=False, help="HOST:PORT of machine 0, where the machines "
+                                                 "meet")] = None,
+    timeout: Annotated[float, typer.Option(min=1.0, help="seconds after which a step that does not end is a "
+                                           "fault")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="print them as Markdown, without anything "
+                                              "private")] = False,
+) -> int:
+    """Look whether this machine is fit to train on: each check says what it sees, and what to change.
+
+    Python and torch, driver and versions, GPUs, the host, its network and variables are looked at; then a rank on each
+    device runs real collectives, which are checked and timed. With --nodes, or in a job of torchrun or srun, the links
+    between machines are tested pair by pair. Nothing is changed on the machine.
+    """
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are both given.", "The output is one of the two.", "Leave one out.")
+    settings = Settings(accelerator=accelerator, devices=devices, nodes=str(nodes), node_rank=node_rank,
+                        endpoint=endpoint, timeout=timeout)
+    from rankwise.doctor.examining import examine
+    examination = examine(settings, with_ranks=not quick)
+    _print(examination, quick=quick, as_json=as_json, as_markdown=as_markdown)
+    return examination.exit_code
+
+
+def _print(examination: Examination, *, quick: bool, as_json: bool, as_markdown: bool) -> None:
+    from rich.console import Console
+
+    from rankwise.doctor import table, values
+    if as_json:
+        print(json.dumps(values.as_values(examination), indent=2, allow_nan=False))
+    elif as_markdown:
+        print(values.as_markdown(examination))
+    else:
+        (table.show_short if quick else table.show)(Console(), examination)
