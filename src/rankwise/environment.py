@@ -60,6 +60,11 @@ def store_address() -> tuple[str, int] | None:
     return (host, int(port)) if host and port.isdecimal() and int(port) > 0 else None
 
 
+def store_is_served() -> bool:
+    """Whether a launcher keeps that store; where none does, rank 0 has to."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def attempt() -> int:
     """How often the ranks of this run were started before.
 

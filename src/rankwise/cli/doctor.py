@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwise import environment
 from rankwise.errors import UsageError
 from rankwise.settings import Settings
+from rankwise.world import World
 
 if TYPE_CHECKING:
     from rankwise.doctor.examination import Examination
@@ -56,10 +60,27 @@ def _doctor(*,
         raise UsageError("--json and --markdown are both given.", "The output is one of the two.", "Leave one out.")
     settings = Settings(accelerator=accelerator, devices=devices, nodes=str(nodes), node_rank=node_rank,
                         endpoint=endpoint, timeout=timeout)
-    from rankwise.doctor.examining import examine
-    examination = examine(settings, with_ranks=not quick)
-    _print(examination, quick=quick, as_json=as_json, as_markdown=as_markdown)
+    show = partial(_print, quick=quick, as_json=as_json, as_markdown=as_markdown)
+    from rankwise.doctor import examining
+    if quick:
+        examination = examining.look(settings)
+    else:
+        world = environment.world() if nodes == 1 else None
+        if world is not None and world.size > 1:
+            return _as_rank(world, settings, show)
+        from rankwise.jobprogress import Progress
+        with Progress(1, 2) as progress:
+            examination = examining.look_and_start(settings, lambda step: progress.tell(step, 0))
+    show(examination)
     return examination.exit_code
+
+
+def _as_rank(world: World, settings: Settings, show: Callable[[Examination], None]) -> int:
+    if settings.devices is not None:
+        raise UsageError(f"--devices is {settings.devices}, in a job of {world.size} ranks.",
+                         "The launcher of this job has started its ranks.", "Leave --devices out.")
+    from rankwise.doctor.examining import take_part
+    return take_part(world, settings, show)
 
 
 def _print(examination: Examination, *, quick: bool, as_json: bool, as_markdown: bool) -> None:

@@ -1,1 +1,1 @@
-"""The active part: ranks that run real collectives, which are checked and timed, and the findings from what they say."""
+"""The active part: ranks that run real collectives, checked and timed, and the findings from what they say."""

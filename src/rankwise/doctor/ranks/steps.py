@@ -1,0 +1,123 @@
+"""The steps that each rank takes, in order: it says which one it is in, and keeps what it has found so far."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rankwise.doctor.ranks import collectives, pairs, speed
+from rankwise.doctor.ranks.collectives import Peers
+from rankwise.doctor.ranks.line import Line
+from rankwise.doctor.ranks.report import Report
+from rankwise.errors import RankwiseError
+from rankwise.group import Group, backend_of, transport_words
+from rankwise.world import World, listed
+
+_POLL_SECONDS = 0.1
+STEPS = 9   # for a progress line: with one machine one less
+
+
+class Steps:
+    """One rank's way through the examination; `report` is what it has found, whether or not it came through."""
+
+    def __init__(self, world: World, device: torch.device, line: Line, tell: Callable[[str], None],
+                 connect: Callable[[str], dist.Store], *, limit_seconds: float) -> None:
+        self._world, self._device, self._line, self._tell, self._connect = world, device, line, tell, connect
+        self._limit_seconds = limit_seconds
+        self._step = ""
+        self._found: dict[str, Any] = {"software": _software(), "backend": backend_of(device),
+                                       "device": _name_of(device), "machine": machine_of(world)}
+
+    def take(self) -> None:
+        """All of them; the first problem ends it, and is in the report."""
+        problem = ""
+        try:
+            self._take_all()
+        except RankwiseError as error:
+            problem = f"{error.given} {error.truth}"
+        except Exception as error:   # whatever it is, it belongs into the report
+            problem = transport_words(error)
+        self._found["problem"] = problem
+        self._found["is_through"] = not problem
+
+    def report(self, **more: Any) -> Report:
+        """What this rank has to say."""
+        return Report(rank=self._world.rank, step=self._step, **self._found, **more)
+
+    def _take_all(self) -> None:
+        self._at("meeting the other ranks")
+        self._await_all()
+        self._at("the same computation on each rank")
+        self._found["work_seconds"] = tuple(speed.work(self._device))
+        self._found["copy_bytes_per_second"] = speed.memory_copy(self._device)
+        if machines_of(self._world) > 1:
+            self._meet_machines()
+        self._at("forming the group of all ranks")
+        group = Group.open(self._world, self._device, store=self._connect("all"), timeout_seconds=self._limit_seconds)
+        try:
+            self._exchange()
+        finally:
+            group.close()
+
+    def _exchange(self) -> None:
+        peers = Peers(rank=self._world.rank, size=self._world.size, device=self._device)
+        for name, run in collectives.COLLECTIVES.items():
+            self._at(name)
+            tally, wrongs = run(peers)
+            self._found.setdefault("tallies", {})[name] = tally
+            self._found["wrongs"] = (*self._found.get("wrongs", ()), *wrongs)
+        self._at("timing all-reduces")
+        self._found["timings"] = tuple(speed.all_reduces(self._device))
+
+    def _meet_machines(self) -> None:
+        """One rank of each machine tests the links; the others wait, for longer than that may take."""
+        machine, machines = machine_of(self._world), machines_of(self._world)
+        self._at("pairs of machines")
+        if self._world.local_rank == 0:
+            self._found["pairs"] = tuple(pairs.meet_all(machine, machines, self._device, self._line, self._connect,
+                                                        limit_seconds=self._limit_seconds))
+            self._at("pairs of machines")
+            self._line.post(f"paired/{machine}", "done")
+        deadline = time.monotonic() + 3 * self._limit_seconds * (machines + 1)
+        while time.monotonic() < deadline and any(self._line.read(f"paired/{each}") is None
+                                                  for each in range(machines)):
+            time.sleep(_POLL_SECONDS)
+
+    def _await_all(self) -> None:
+        """No collective is begun before every rank is there: one that waits in it does not know for whom."""
+        deadline = time.monotonic() + self._limit_seconds
+        while missing := [rank for rank in range(self._world.size) if self._line.step_of(rank) is None]:
+            if time.monotonic() > deadline:
+                raise RankwiseError(f"Rank {listed(missing)} did not come within {self._limit_seconds:.0f} s.", "", "")
+            time.sleep(_POLL_SECONDS)
+
+    def _at(self, step: str) -> None:
+        self._step = step
+        self._tell(step)
+        self._line.at(step)
+
+
+def machine_of(world: World) -> int:
+    """The number of this rank's machine, where a launcher puts the same number of ranks on each."""
+    return world.rank // world.local_size
+
+
+def machines_of(world: World) -> int:
+    return -(-world.size // world.local_size)
+
+
+def _software() -> dict[str, str]:
+    """What must be the same on all ranks."""
+    nccl: Any = torch.cuda.nccl   # without annotations
+    has_nccl = dist.is_nccl_available() and torch.cuda.is_available()
+    return {"Python": platform.python_version(), "torch": torch.__version__, "CUDA": torch.version.cuda or "none",
+            "NCCL": ".".join(map(str, nccl.version()[:3])) if has_nccl else "none"}
+
+
+def _name_of(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()

@@ -1,0 +1,40 @@
+"""Takes part in an examination as one of its ranks, whoever started it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+
+from rankwise.device import device_of, kind_of_device
+from rankwise.doctor.finding import Finding
+from rankwise.doctor.ranks import line
+from rankwise.doctor.ranks.report import Report
+from rankwise.doctor.ranks.steps import Steps
+from rankwise.doctor.ranks.watcher import Watcher, noticed
+from rankwise.world import World
+
+
+def take_part(world: World, conclude: Callable[[list[Report]], int], tell: Callable[[str], None], *,
+              accelerator: str, limit_seconds: float, findings: Sequence[Finding],
+              own_words: Sequence[str]) -> int:
+    """All steps of this rank, to the end of all; returns the exit code that all ranks end with.
+
+    `conclude` is called on rank 0; `tell` is given each step of this rank. `findings` and `own_words` are of this
+    rank's machine, and sent by one rank of it. Raises ConnectionError where the ranks' store is not there.
+    """
+    device = device_of(world, kind_of_device(accelerator))
+    store = line.serve(world, limit_seconds)   # where it is kept here, it lives as long as this name
+    own, watchers = (line.Line(world, line.connect(limit_seconds)) for _ in range(2))
+    with noticed() as notice:
+        watcher = Watcher(watchers, notice, conclude, limit_seconds=limit_seconds)
+        watcher.start()
+        steps = Steps(world, device, own, tell, lambda name: dist.PrefixStore(name, line.connect(limit_seconds)),
+                      limit_seconds=limit_seconds)
+        steps.take()
+        speaks = world.local_rank == 0
+        own.report(steps.report(own_words=tuple(own_words),
+                                machine_findings=tuple(vars(each) for each in findings) if speaks else ()))
+        code = watcher.steps_are_over()
+    del store
+    return code
