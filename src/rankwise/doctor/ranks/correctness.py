@@ -66,7 +66,9 @@ def _refused(backend: str, claimed: Sequence[str], refused: Sequence[str]) -> st
         kind, _, dtype = label.rpartition(" ")
         if dtype not in never:
             partly.setdefault(kind, []).append(dtype)
+    of: dict[str, list[str]] = {}
+    for kind, dtypes in partly.items():
+        of.setdefault("any" if set(dtypes) == set(_dtypes(claimed)) else ", ".join(dtypes), []).append(kind)
     said = [", ".join(never)] if never else []
-    said += [f"{kind} of {'any' if set(dtypes) == set(_dtypes(claimed)) else ', '.join(dtypes)}"
-             for kind, dtypes in partly.items()]
+    said += [f"{' and '.join(kinds)} of {dtypes}" for dtypes, kinds in of.items()]
     return f" {backend} does not take: {'; '.join(said)}." if said else ""

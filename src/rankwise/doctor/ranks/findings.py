@@ -17,7 +17,7 @@ GROUP = "ranks"
 _LEAST_OF_NOMINAL = 0.5
 _LEAST_OF_COPY = 0.02     # a copy over loopback passes the kernel twice, in pieces
 _SLOW = 1.5               # times as long as the others
-_NOISE_TIMES = 3          # and beyond so many times the spread of a rank's own best quarter
+_NOISE_TIMES = 3          # and beyond so many times what lies between its best and its third best time
 
 
 def findings_of(reports: Sequence[Report], link: Nominal | None, launcher_words: str = "") -> list[Finding]:
@@ -45,7 +45,7 @@ def presence(reports: Sequence[Report], launcher_words: str = "") -> Seen:
     parts += [f"Rank {each.rank}{where} was lost or hung in step `{each.step}`." for each in silent]
     if launcher_words:
         parts.append(launcher_words)
-    parts += [f"Rank {each.rank} in step `{each.step}`: {each.problem}" for each in told[:4]]
+    parts += [f"Rank {each.rank} in step `{each.step}`: {each.problem.strip().rstrip('.')}." for each in told[:4]]
     if not parts:
         return ok(f"{len(reports)} ranks with {reports[0].backend} came through: {_devices(reports)}.")
     remedy = ("Start them all, with the same endpoint; see that machines reach each other." if absent else
@@ -120,7 +120,7 @@ def work(reports: Sequence[Report]) -> Seen:
                          for rank, times in slow.items())
         return warning(f"{said}: {told}. A step lasts as long as on the slowest rank.",
                        "See what else runs on its machine, its clock speed and heat: top, nvidia-smi -q -d CLOCK")
-    return ok(f"{said}, on every rank about the same (slow would be {_SLOW} x the others, and more than times vary).")
+    return ok(f"{said}; no rank is slow ({_SLOW} x the time of the others, and beyond what its best times vary by).")
 
 
 def _others(bests: dict[int, float], rank: int) -> float:
@@ -128,9 +128,8 @@ def _others(bests: dict[int, float], rank: int) -> float:
 
 
 def _limit(report: Report, others: float) -> float:
-    ordered = sorted(report.work_seconds)
-    spread = ordered[len(ordered) // 4] / ordered[0] - 1
-    return others * max(_SLOW, 1 + _NOISE_TIMES * spread)
+    best, _, third, *_ = sorted(report.work_seconds)
+    return others * max(_SLOW, 1 + _NOISE_TIMES * (third / best - 1))
 
 
 def measurements(reports: Sequence[Report], link: Nominal | None) -> dict[str, Any]:
