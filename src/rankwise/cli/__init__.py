@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from rankwise.cli import compare, doctor, plan, recipes, report, run, verify, watch
+from rankwise.cli import compare, doctor, plan, recipes, report, run, submit, verify, watch
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 
 _START = """\b
@@ -33,6 +33,7 @@ report.add_to(app)
 watch.add_to(app)
 recipes.add_to(app)
 doctor.add_to(app)
+submit.add_to(app)
 
 
 def _version(asked: bool) -> None:

@@ -13,14 +13,16 @@ import typer
 from rankwise.settings import Settings, option
 
 
-def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command`, which takes `**settings`, an option for each field of Settings."""
+def with_settings(command: Callable[..., Any], *, but: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """Give `command`, which takes `**settings`, an option for each field of Settings `but` these."""
     own = inspect.signature(command)
     hints = typing.get_type_hints(command, include_extras=True)
     declared = [parameter.replace(annotation=hints[name]) for name, parameter in own.parameters.items()
                 if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     kinds = typing.get_type_hints(Settings)
     for field in fields(Settings):
+        if field.name in but:
+            continue
         given = typer.Option(option(field.name), help=field.metadata["help"])
         declared.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
                                           annotation=Annotated[kinds[field.name], given]))
