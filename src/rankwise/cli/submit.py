@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rankwise.cli import submit_slurm
+from rankwise.cli import submit_k8s, submit_ray, submit_slurm
 
 
 def add_to(app: typer.Typer) -> None:
@@ -12,6 +12,8 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Run a training, or the doctor, as a job of a cluster.")
     group.callback(invoke_without_command=True)(_submit)
     submit_slurm.add_to(group)
+    submit_k8s.add_to(group)
+    submit_ray.add_to(group)
     app.add_typer(group, name="submit")
 
 

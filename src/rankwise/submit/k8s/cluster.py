@@ -66,6 +66,11 @@ class Cluster:
                              "Give --kind job, which every cluster has, or have it installed.")
         return [name.rpartition("/")[2] for name in self._answered(answer).split()]
 
+    def claims(self) -> list[str] | None:
+        """The PersistentVolumeClaims of the namespace; None where that is not told."""
+        answer = self._asked("get", "persistentvolumeclaims", "--output=name")
+        return None if answer.returncode else [name.rpartition("/")[2] for name in answer.stdout.split()]
+
     def most_gpus(self) -> int | None:
         """GPUs of the largest machine that the cluster has now; None where that is not told."""
         answer = self._asked("get", "nodes", "--output=json")

@@ -1,0 +1,1 @@
+"""A training on a running Ray cluster: Ray Train places a worker on each node, which runs `rankwise run` there."""
