@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from rankwise.cli import compare, doctor, plan, recipes, report, run, submit, verify, watch
+from rankwise.cli import compare, doctor, image, plan, recipes, report, run, submit, verify, watch
 from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 
 _START = """\b
@@ -23,7 +23,7 @@ Start here:
   rankwise doctor                     is this machine fit to train on, and if not, what to change
 """
 
-app = typer.Typer(name="rankwise", add_completion=False, epilog=_START, rich_markup_mode=None,
+app = typer.Typer(name="rankwise", add_completion=True, epilog=_START, rich_markup_mode=None,
                   context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 run.add_to(app)
 verify.add_to(app)
@@ -32,6 +32,7 @@ plan.add_to(app)
 report.add_to(app)
 watch.add_to(app)
 recipes.add_to(app)
+image.add_to(app)
 doctor.add_to(app)
 submit.add_to(app)
 

@@ -1,0 +1,105 @@
+"""A container of an image: the command that starts it with devices, memory, this folder and the caller's user."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankwise.errors import UsageError
+from rankwise.images.engine import Engine
+
+WORKSPACE = "/workspace"
+_REMOVAL_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """What to start, and with what."""
+
+    tag: str
+    command: tuple[str, ...]
+    folder: Path                       # is /workspace in it
+    gpus: str | None = None            # all, or a list of numbers; None: a container without
+    shared_memory: str = "8g"          # data workers and NCCL pass tensors through it; an engine's default is 64 MB
+    publish: str | None = None         # a port of the host: PORT on loopback, or ADDRESS:PORT
+    is_interactive: bool = False
+
+
+def command(engine: Engine, container: Container, name: str, *, user: tuple[int, int], is_rootless: bool) -> list[str]:
+    """The engine's command. `user` is uid and gid of the caller, whom files in the folder then belong to.
+
+    Raises UsageError for a port or a list of GPUs that cannot be read.
+    """
+    return [
+        engine.program, "run", "--rm", f"--name={name}",
+        *(["--interactive", "--tty"] if container.is_interactive else []),
+        *_user(engine, user, is_rootless=is_rootless),
+        f"--volume={container.folder}:{WORKSPACE}", f"--workdir={WORKSPACE}",
+        f"--shm-size={container.shared_memory}",
+        *([*_gpus(engine, container.gpus), "--ulimit=memlock=-1"] if container.gpus else []),
+        *([f"--publish={_published(container.publish)}"] if container.publish else []),
+        container.tag, *container.command]
+
+
+def run(arguments: Sequence[str], engine: Engine, name: str) -> int:
+    """The command to its end; returns its exit code. However this ends, the container is gone.
+
+    Raises KeyboardInterrupt when interrupted.
+    """
+    try:
+        return subprocess.run(arguments, check=False).returncode
+    finally:
+        remove(engine, name)
+
+
+def remove(engine: Engine, name: str) -> None:
+    """End the container where it still runs, and remove it; nothing happens where it is gone."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([engine.program, "rm", "--force", name], capture_output=True, check=False,
+                       timeout=_REMOVAL_SECONDS)
+
+
+def jupyter(publish: str) -> list[str]:
+    """The command that starts JupyterLab where --publish reaches it; its token stays on."""
+    as_root = ["--allow-root"] if os.getuid() == 0 else []   # the caller's user again
+    return ["jupyter", "lab", "--ip=0.0.0.0", f"--port={publish.rpartition(':')[2]}", "--no-browser", *as_root]
+
+
+def new_name() -> str:
+    """A name that no container has, by which it can be ended."""
+    return f"rankwise-{uuid.uuid4().hex[:12]}"
+
+
+def caller() -> tuple[int, int]:
+    """uid and gid of whoever calls."""
+    return os.getuid(), os.getgid()
+
+
+def _user(engine: Engine, user: tuple[int, int], *, is_rootless: bool) -> list[str]:
+    """Rootless podman has users of its own; with keep-id the caller is the same number inside as outside."""
+    keep = ["--userns=keep-id"] if engine.name == "podman" and is_rootless else []
+    return [*keep, f"--user={user[0]}:{user[1]}"]
+
+
+def _gpus(engine: Engine, which: str) -> list[str]:
+    numbers = which.split(",")
+    if which != "all" and not all(number.isdecimal() for number in numbers):
+        raise UsageError(f"--gpus is {which}.", "It is all, none, or numbers of GPUs with commas between.",
+                         "Give --gpus 0,1, for example.")
+    if engine.name == "docker":
+        return ["--gpus=all"] if which == "all" else [f'--gpus="device={which}"']
+    return [f"--device=nvidia.com/gpu={number}" for number in numbers]
+
+
+def _published(text: str) -> str:
+    """On loopback, unless an address is given."""
+    address, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--publish is {text}.", "It is PORT, which is published on this machine's loopback alone, or "
+                         "ADDRESS:PORT.", "Give --publish 8888, for example.")
+    return f"{address or '127.0.0.1'}:{port}:{port}"

@@ -1,0 +1,71 @@
+"""Container engines: which of docker, podman and buildah is here and answers, and how each is told to do a thing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankwise.errors import UsageError
+
+ENGINES = ("docker", "podman", "buildah")
+_RUNNING = ("docker", "podman")   # buildah builds and does no more
+_ANSWER_SECONDS = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A container engine by its name, and the program that is it."""
+
+    name: str
+    program: str
+
+    def build(self, context: Path, tag: str, *, pip_conf: Path | None = None, ca: Path | None = None,
+              options: Sequence[str] = ()) -> list[str]:
+        """The command that builds the image of a context folder; both files are secrets that do not stay in it."""
+        secrets = [f"--secret=id={name},src={file.resolve()}"
+                   for name, file in (("pip_conf", pip_conf), ("ca", ca)) if file]
+        # The health check is a word of docker's image format; the layers of the train image are those of dev.
+        own = [] if self.name == "docker" else ["--format=docker", "--layers"]
+        return [self.program, "build", *own, *secrets, *options, f"--file={context / 'Containerfile'}",
+                f"--tag={tag}", str(context)]
+
+    def inspect(self, tag: str) -> list[str]:
+        """The command that prints what an image is, as JSON."""
+        return [self.program, "image", "inspect", tag]
+
+
+def find(name: str | None, *, to_run: bool) -> Engine:
+    """The engine that is named, else the first that is here and answers.
+
+    Raises UsageError where there is none, where it does not answer, and where it cannot run containers.
+    """
+    able = _RUNNING if to_run else ENGINES
+    if name is not None and name not in ENGINES:
+        raise UsageError(f"--engine is {name}.", f"It can be {', '.join(ENGINES)}.", "Choose one of these.")
+    if name is not None and name not in able:
+        raise UsageError(f"--engine is {name}.", "It builds images, and runs none.",
+                         "Give --engine podman, which finds the images that buildah has built.")
+    wanted = [name] if name else able
+    silent = []
+    for each in wanted:
+        program = shutil.which(each)
+        if program and _answers(each, program):
+            return Engine(name=each, program=program)
+        silent += [each] if program else []
+    raise UsageError(
+        f"No container engine was found: {' or '.join(wanted)}.",
+        f"{' and '.join(silent)} is installed and does not answer: its daemon may not run, or may not be yours to use."
+        if silent else "None of them is installed here.",
+        "Start it, or install podman (apt-get install podman); `rankwise image write` needs none.")
+
+
+def _answers(name: str, program: str) -> bool:
+    """docker is a program and a daemon; the others are programs alone."""
+    command = [program, "version", "--format={{.Server.Version}}"] if name == "docker" else [program, "--version"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=_ANSWER_SECONDS, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
