@@ -1,0 +1,57 @@
+"""A real Ray cluster of several hosts on one machine, each a network namespace with a node of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from hosts import IP, Host, hosts
+
+RAY = Path(sys.executable).parent / "ray"
+_CPUS = 2
+_STORE_BYTES = 100_000_000
+_START_SECONDS = 90
+
+
+@contextlib.contextmanager
+def ray_cluster(count: int, folder: Path) -> Iterator[list[Host]]:
+    """Hosts that are nodes of one cluster, two cores each; the first is its head, at port 6379.
+
+    At the end everything that runs on them is killed: `ray stop` would end every Ray of this machine.
+    """
+    with hosts(count) as found:
+        try:
+            for number, host in enumerate(found):
+                head = ["--head", "--port=6379", "--include-dashboard=false"]
+                _start(host, head if number == 0 else [f"--address={found[0].address}:6379"],
+                       folder / f"node{number}")
+            yield found
+        finally:
+            for host in found:
+                _kill(host)
+
+
+def _start(host: Host, words: list[str], folder: Path) -> None:
+    started = subprocess.run(
+        [*host.prefix, str(RAY), "start", *words, f"--node-ip-address={host.address}", f"--num-cpus={_CPUS}",
+         "--num-gpus=0", f"--object-store-memory={_STORE_BYTES}", f"--temp-dir={folder}", "--disable-usage-stats"],
+        capture_output=True, text=True, timeout=_START_SECONDS, stdin=subprocess.DEVNULL, check=False)
+    assert started.returncode == 0, started.stdout + started.stderr
+
+
+def pids(host: Host) -> list[int]:
+    """What runs on a host."""
+    shown = subprocess.run([str(IP), "netns", "pids", host.name], capture_output=True, text=True, timeout=9,
+                           check=True)
+    return [int(pid) for pid in shown.stdout.split()]
+
+
+def _kill(host: Host) -> None:
+    for pid in pids(host):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
