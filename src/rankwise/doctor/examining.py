@@ -60,8 +60,8 @@ def take_part(world: World, settings: Settings, show: Callable[[Examination], No
         show(found)
         return found.exit_code
 
-    return take(world, conclude, lambda step: None, accelerator=settings.accelerator, limit_seconds=settings.timeout,
-                findings=findings, own_words=words)
+    return take(world, conclude, lambda code: code, lambda step: None, accelerator=settings.accelerator,
+                limit_seconds=settings.timeout, findings=findings, own_words=words)
 
 
 def _facts(settings: Settings) -> Facts:

@@ -35,8 +35,8 @@ def _of_network(facts: Facts) -> Nominal:
     way = facts.network.towards_endpoint
     if facts.network.endpoint_host in facts.network.name_addresses or way in (None, "lo"):
         way = facts.network.default_route or way
-    rate = next((each.speed_bytes_per_second for each in facts.network.interfaces if each.name == way), None)
-    return Nominal(name=f"interface {way}", bytes_per_second=rate)
+    card = next((each for each in facts.network.interfaces if each.name == way and not each.is_virtual), None)
+    return Nominal(name=f"interface {way}", bytes_per_second=card.speed_bytes_per_second if card else None)
 
 
 def _of_gpus(facts: Facts) -> Nominal | None:

@@ -20,6 +20,8 @@ _PACKAGES = str(Path(__file__).parents[3])
 _READERS: dict[str, Callable[..., Any]] = {"software": software.read, "gpus": gpus.read, "host": host.read,
                                            "network": network.read}
 FAMILIES = ("NCCL_", "TORCH_", "OMP_", "MASTER_", "GLOO_", "CUDA_VISIBLE_DEVICES")   # no other is shown
+_LEAST_SECONDS = 30.0     # torch is read from disk, and on a busy machine that takes long
+_PER_PART_SECONDS = 1.0   # of what has answered while another part was waited for
 
 
 def read_facts(task: Task, *, limit_seconds: float) -> Facts:
@@ -27,6 +29,7 @@ def read_facts(task: Task, *, limit_seconds: float) -> Facts:
     """
     arguments: dict[str, tuple[Any, ...]] = {"network": (task.endpoint, task.node_rank)}
     readers = {what: _start(what, arguments.get(what, ())) for what in _READERS}
+    limit_seconds = max(limit_seconds, _LEAST_SECONDS)
     deadline = time.monotonic() + limit_seconds
     try:
         parts = {f"{what}_or_not": _answer(what, reader, deadline, limit_seconds) for what, reader in readers.items()}
@@ -59,7 +62,7 @@ def _start(what: str, arguments: tuple[Any, ...]) -> subprocess.Popen[bytes]:
 
 def _answer(what: str, reader: subprocess.Popen[bytes], deadline: float, limit_seconds: float) -> Any:
     try:
-        out, err = reader.communicate(timeout=max(0.0, deadline - time.monotonic()))
+        out, err = reader.communicate(timeout=max(_PER_PART_SECONDS, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         return Unread(what=what, reason=f"no answer within {limit_seconds:.0f} s", is_stuck=True)
     if reader.returncode == 0:

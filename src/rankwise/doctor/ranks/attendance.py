@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rankwise.doctor.ranks.report import Report
 
-_LAST_WORD_SECONDS = 5.0   # for the other ranks, when one has met a problem; beyond a rank's own limit
+_LAST_WORD_SECONDS = 5.0   # for the other ranks, when one has met a problem
+_LIMITS = 2                # one for a step, and one for those that a step waits for
 _ASKED_SECONDS = 3.0       # when the launcher asks to end
 
 
@@ -34,10 +37,10 @@ class Attendance:
             return True
         if any(report.problem for report in self._reports.values()):
             return still > _LAST_WORD_SECONDS
-        return still > self._limit_seconds + _LAST_WORD_SECONDS
+        return still > _LIMITS * self._limit_seconds + _LAST_WORD_SECONDS
 
-    def reports(self) -> list[Report]:
-        """A report of each rank, in order; of one that sent none, what was seen of it."""
-        return [self._reports.get(rank) or Report(rank=rank, has_joined=rank in self._steps,
-                                                  step=self._steps.get(rank, ""))
-                for rank in range(self._size)]
+    def reports(self, so_far: Mapping[int, Report]) -> list[Report]:
+        """A report of each rank, in order; of one that sent none, what it had found `so_far`, or was seen of it."""
+        return [self._reports.get(rank) or so_far.get(rank) or Report(
+            rank=rank, has_joined=rank in self._steps, step=self._steps.get(rank, ""))
+            for rank in range(self._size)]

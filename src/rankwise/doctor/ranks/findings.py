@@ -37,15 +37,17 @@ def presence(reports: Sequence[Report], launcher_words: str = "") -> Seen:
     absent = [each.rank for each in reports if not each.has_joined]
     silent = [each for each in reports if each.has_joined and not each.is_through and not each.problem]
     told = [each for each in reports if each.problem]
-    where = f" on machine {', '.join(str(each.machine) for each in silent)}" if any(each.machine for each in silent) \
-        else ""
     parts = []
     if absent:
         parts.append(f"{ranks_in_words(absent)} of {len(reports)} never joined.")
-    parts += [f"Rank {each.rank}{where} was lost or hung in step `{each.step}`." for each in silent]
+    for step in dict.fromkeys(each.step for each in silent):
+        ranks = [each.rank for each in silent if each.step == step]
+        parts.append(f"{ranks_in_words(ranks)} {'were' if len(ranks) > 1 else 'was'} lost, or hung, in step `{step}`.")
     if launcher_words:
         parts.append(launcher_words)
-    parts += [f"Rank {each.rank} in step `{each.step}`: {each.problem.strip().rstrip('.')}." for each in told[:4]]
+    for step, problem in list(dict.fromkeys((each.step, each.problem) for each in told))[:4]:
+        ranks = [each.rank for each in told if (each.step, each.problem) == (step, problem)]
+        parts.append(f"{ranks_in_words(ranks)} in step `{step}`: {problem.strip().rstrip('.')}.")
     if not parts:
         return ok(f"{len(reports)} ranks with {reports[0].backend} came through: {_devices(reports)}.")
     remedy = ("Start them all, with the same endpoint; see that machines reach each other." if absent else
@@ -96,7 +98,8 @@ def bandwidth(reports: Sequence[Report], link: Nominal | None) -> Seen:
     said += f", {percent(rate / link.bytes_per_second)} of {link.name} ({byte_count(link.bytes_per_second)}/s)"
     if rate < _LEAST_OF_NOMINAL * link.bytes_per_second:
         return warning(f"{said}, less than {percent(_LEAST_OF_NOMINAL)}.",
-                       "NCCL_DEBUG=INFO shows the way that NCCL takes; see the findings on links and variables.")
+                       "NCCL_DEBUG=INFO shows the way that NCCL takes; over gloo see what else sends there."
+                       " The findings on links and variables may say more.")
     return ok(f"{said}.")
 
 

@@ -43,6 +43,15 @@ class Line:
         """What this rank found."""
         self._store.post(f"{self.world.rank}/report", report.to_json())
 
+    def keep(self, report: Report) -> None:
+        """What this rank has found so far: all that is left of it if it does not come through."""
+        self._store.post(f"{self.world.rank}/so-far", report.to_json())
+
+    def so_far(self, rank: int) -> Report | None:
+        """What a rank has found up to its last step; None where it has begun none."""
+        text = self._store.read(f"{rank}/so-far")
+        return None if text is None else Report.from_json(text)
+
     def report_of(self, rank: int) -> Report | None:
         """What a rank found; None where it has not said it."""
         text = self._store.read(f"{rank}/report")

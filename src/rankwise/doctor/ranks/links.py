@@ -32,7 +32,7 @@ def pairs(reports: Sequence[Report]) -> Seen:
     if broken:
         why = "; ".join(f"{first}-{second}: {found[first, second].problem or 'what arrives is wrong'}"
                         for first, second in sorted(broken)[:4])
-        return fault(f"{_who(broken, found)} {_verb(broken, found, 'does', 'do')} not work with the others. {why}.",
+        return fault(f"{_who(broken, found)} {_verb(broken, found, 'does', 'do')} not work. {why}.",
                      "Look at its cable, its network card and its firewall; leave it out of the job until then.")
     rates = {key: pair.bytes_per_second for key, pair in found.items() if pair.bytes_per_second}
     fastest = max(rates.values())

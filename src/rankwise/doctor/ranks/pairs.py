@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,11 +13,13 @@ import torch.distributed as dist
 from rankwise.doctor.ranks.line import Line
 from rankwise.doctor.ranks.report import Pair
 from rankwise.errors import RankwiseError
-from rankwise.group import Group
+from rankwise.group import Group, transport_words
 from rankwise.world import World
 
-_LIMIT_SECONDS = 10.0        # for two machines to meet and exchange
+_GLOO_TIMES = 5              # gloo tries a connection so often, each time up to its limit
+_LEAST_SECONDS = 3.0
 _POLL_SECONDS = 0.05
+_NOISE = re.compile(r"\[/[^\]]*\] | \[none\]")   # where in gloo's source a message comes from
 _SMALL_TIMES, _LARGE_TIMES = 20, 4
 _LARGE_ELEMENTS = 500_001    # 2 MB, and not a multiple of two
 
@@ -37,38 +40,52 @@ def rounds(machines: int) -> list[list[tuple[int, int]]]:
 
 def meet_all(machine: int, machines: int, device: torch.device, line: Line, connect: Callable[[str], dist.Store], *,
              limit_seconds: float) -> list[Pair]:
-    """This machine with each other one, by one of its ranks; `connect` gives the store of a pair by its name."""
+    """This machine with each other one, by one of its ranks; `connect` gives the store of a pair by its name.
+
+    All machines begin a round together, so that none waits for one that is held up by the round before.
+    """
     found = []
     for number, pairs in enumerate(rounds(machines)):
-        pair = next((each for each in pairs if machine in each), None)
-        if pair is not None:
-            other = pair[0] if pair[1] == machine else pair[1]
-            line.at(f"pair with machine {other}")
-            line.post(f"round/{number}/{machine}", "here")
-            found.append(_met(other, number, machine, pair, device, line, connect, limit_seconds))
+        line.post(f"round/{number}/{machine}", "here")
+        _await(line, [f"round/{number}/{each}" for each in range(machines)], 2 * limit_seconds)
+        for pair in pairs:
+            if machine in pair:
+                other = pair[1 - pair.index(machine)]
+                line.at(f"pair with machine {other}")
+                found.append(_met(other, pair.index(machine), device, connect(f"pair/{pair[0]}/{pair[1]}"),
+                                  max(_LEAST_SECONDS, limit_seconds / _GLOO_TIMES)))
     return found
 
 
-def _met(other: int, number: int, machine: int, pair: tuple[int, int], device: torch.device, line: Line,
-         connect: Callable[[str], dist.Store], limit_seconds: float) -> Pair:
-    deadline = time.monotonic() + 2 * limit_seconds   # the other one may be held up by the pair before
-    while line.read(f"round/{number}/{other}") is None:
-        if time.monotonic() > deadline:
-            return Pair(other=other, problem="it did not come")
+def _await(line: Line, names: Sequence[str], limit_seconds: float) -> None:
+    """Wait until these are posted, or the limit has passed: what is missing then, the pairs will show."""
+    deadline = time.monotonic() + limit_seconds
+    while time.monotonic() < deadline and any(line.read(name) is None for name in names):
         time.sleep(_POLL_SECONDS)
-    limit = min(limit_seconds, _LIMIT_SECONDS)
+
+
+def _met(other: int, rank: int, device: torch.device, store: dist.Store, limit_seconds: float) -> Pair:
     group = None
     try:
-        group = Group.open(World(rank=pair.index(machine), size=2, local_rank=0, local_size=1), device,
-                           store=connect(f"pair/{pair[0]}/{pair[1]}"), timeout_seconds=limit)
+        group = Group.open(World(rank=rank, size=2, local_rank=0, local_size=1), device, store=store,
+                           timeout_seconds=limit_seconds)
         return _exchanged(other, group)
-    except RankwiseError as error:
-        return Pair(other=other, problem=error.truth)
-    except RuntimeError as error:
-        return Pair(other=other, problem=(str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+    except (RankwiseError, RuntimeError) as error:
+        if not dist.is_initialized():
+            _forget_attempt()
+        words = error.truth if isinstance(error, RankwiseError) else transport_words(error)
+        return Pair(other=other, problem=_NOISE.sub("", words).strip())
     finally:
         if group is not None:
             group.close()
+
+
+def _forget_attempt() -> None:
+    """torch numbers its groups, and the names in the store with them: after a failure this machine would be one ahead
+    of the others. The end of a group sets the number back.
+    """
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
 
 
 def _exchanged(other: int, group: Group) -> Pair:

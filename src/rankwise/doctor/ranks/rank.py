@@ -65,11 +65,13 @@ def main(file: Path) -> None:
     def tell(step: str) -> None:
         step_file(folder, world.rank).write_text(step, encoding="utf-8")
 
-    code = take_part(world, conclude, tell, accelerator=assignment.accelerator,
-                     limit_seconds=assignment.limit_seconds, findings=assignment.findings,
-                     own_words=assignment.own_words)
-    if world.local_rank == 0:
-        code_file(folder).write_text(str(code), encoding="utf-8")
+    def ended(code: int) -> int:
+        if world.local_rank == 0:
+            code_file(folder).write_text(str(code), encoding="utf-8")
+        return 0
+
+    take_part(world, conclude, ended, tell, accelerator=assignment.accelerator,
+              limit_seconds=assignment.limit_seconds, findings=assignment.findings, own_words=assignment.own_words)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ from rankwise.doctor.ranks.report import Timing
 
 SIZES_BYTES = tuple(4 ** power << 10 for power in range(9))   # 1 KB to 64 MB
 _SECONDS_A_SIZE = 0.2
-_LONGEST_SECONDS = 1.0     # after an all-reduce that takes so long, no larger one is timed
+_LONGEST_SECONDS = 0.3     # after an all-reduce that takes so long, no larger one is timed: it would take four times
 _IN_A_ROW = 10             # small ones, timed together: the ranks do not begin at the same moment
 _SHORT_SECONDS = 0.01
 _FEWEST, _MOST = 3, 20
@@ -22,20 +22,18 @@ _WORK_TIMES = 25
 _WORK_ROWS = {"cpu": 384, "cuda": 4096, "mps": 2048}   # of a square matrix; milliseconds each, less than a time slice
 
 
-def all_reduces(device: torch.device) -> list[Timing]:
-    """All-reduces of float32 of growing size."""
-    found = []
+def all_reduces(device: torch.device, begin: Callable[[int], None]) -> Iterator[Timing]:
+    """All-reduces of float32 of growing size; `begin` is told each size in bytes."""
     for size in SIZES_BYTES:
+        begin(size)
         tensor = torch.zeros(size // 4, device=device)
         _seconds(tensor, 1)   # the first pass makes buffers
         likely = _agreed(_seconds(tensor, 1), device)
         in_a_row = _IN_A_ROW if likely < _SHORT_SECONDS else 1
         repeats = min(_MOST, max(_FEWEST, int(_SECONDS_A_SIZE / (in_a_row * likely))))
-        found.append(Timing(size_bytes=size, seconds=statistics.median(
-            _seconds(tensor, in_a_row) for _ in range(repeats))))
+        yield Timing(size_bytes=size, seconds=statistics.median(_seconds(tensor, in_a_row) for _ in range(repeats)))
         if likely > _LONGEST_SECONDS:
             break
-    return found
 
 
 def memory_copy(device: torch.device) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from rankwise.doctor.ranks.line import Line
 from rankwise.doctor.ranks.report import Report
 from rankwise.errors import RankwiseError
 from rankwise.group import Group, backend_of, transport_words
+from rankwise.quantities import byte_count
 from rankwise.world import World, listed
 
 _POLL_SECONDS = 0.1
@@ -50,6 +52,8 @@ class Steps:
         return Report(rank=self._world.rank, step=self._step, **self._found, **more)
 
     def _take_all(self) -> None:
+        # Loaded by the first group, and slowly: within a pair's limit there is no time for it.
+        importlib.import_module("torch.distributed.nn.functional")
         self._at("meeting the other ranks")
         self._await_all()
         self._at("the same computation on each rank")
@@ -71,22 +75,26 @@ class Steps:
             tally, wrongs = run(peers)
             self._found.setdefault("tallies", {})[name] = tally
             self._found["wrongs"] = (*self._found.get("wrongs", ()), *wrongs)
-        self._at("timing all-reduces")
-        self._found["timings"] = tuple(speed.all_reduces(self._device))
+        for timing in speed.all_reduces(self._device, lambda size: self._at(f"all-reduces of {byte_count(size)}")):
+            self._found["timings"] = (*self._found.get("timings", ()), timing)
 
     def _meet_machines(self) -> None:
         """One rank of each machine tests the links; the others wait, for longer than that may take."""
         machine, machines = machine_of(self._world), machines_of(self._world)
         self._at("pairs of machines")
         if self._world.local_rank == 0:
-            self._found["pairs"] = tuple(pairs.meet_all(machine, machines, self._device, self._line, self._connect,
-                                                        limit_seconds=self._limit_seconds))
+            met = pairs.meet_all(machine, machines, self._device, self._line, self._connect,
+                                 limit_seconds=self._limit_seconds)
+            self._found["pairs"] = tuple(met)
             self._at("pairs of machines")
-            self._line.post(f"paired/{machine}", "done")
-        deadline = time.monotonic() + 3 * self._limit_seconds * (machines + 1)
-        while time.monotonic() < deadline and any(self._line.read(f"paired/{each}") is None
-                                                  for each in range(machines)):
+            self._line.post(f"paired/{machine}", "" if not any(each.problem for each in met) else "broken")
+        deadline = time.monotonic() + 3 * self._limit_seconds * machines
+        while None in (said := [self._line.read(f"paired/{each}") for each in range(machines)]):
+            if time.monotonic() > deadline:
+                break
             time.sleep(_POLL_SECONDS)
+        if any(said) or None in said:
+            raise RankwiseError("Not all machines reach each other: the group of all ranks is not formed.", "", "")
 
     def _await_all(self) -> None:
         """No collective is begun before every rank is there: one that waits in it does not know for whom."""
@@ -100,6 +108,7 @@ class Steps:
         self._step = step
         self._tell(step)
         self._line.at(step)
+        self._line.keep(self.report())
 
 
 def machine_of(world: World) -> int:

@@ -15,8 +15,8 @@ from rankwise.doctor.ranks.watcher import Watcher, noticed
 from rankwise.world import World
 
 
-def take_part(world: World, conclude: Callable[[list[Report]], int], tell: Callable[[str], None], *,
-              accelerator: str, limit_seconds: float, findings: Sequence[Finding],
+def take_part(world: World, conclude: Callable[[list[Report]], int], ended: Callable[[int], int],
+              tell: Callable[[str], None], *, accelerator: str, limit_seconds: float, findings: Sequence[Finding],
               own_words: Sequence[str]) -> int:
     """All steps of this rank, to the end of all; returns the exit code that all ranks end with.
 
@@ -27,7 +27,7 @@ def take_part(world: World, conclude: Callable[[list[Report]], int], tell: Calla
     store = line.serve(world, limit_seconds)   # where it is kept here, it lives as long as this name
     own, watchers = (line.Line(world, line.connect(limit_seconds)) for _ in range(2))
     with noticed() as notice:
-        watcher = Watcher(watchers, notice, conclude, limit_seconds=limit_seconds)
+        watcher = Watcher(watchers, notice, conclude, ended, limit_seconds=limit_seconds)
         watcher.start()
         steps = Steps(world, device, own, tell, lambda name: dist.PrefixStore(name, line.connect(limit_seconds)),
                       limit_seconds=limit_seconds)

@@ -56,14 +56,15 @@ def noticed() -> Iterator[Notice]:
 
 
 class Watcher(threading.Thread):
-    """`conclude` is given every rank's report on rank 0, and returns the exit code of all. `at` is told what rank 0 is
-    at. After the end `exit_code` is set; where the steps still hang then, the process ends with it.
+    """`conclude` is given every rank's report on rank 0, and returns the exit code of all; `ended` is given that code
+    on every rank, and returns the one that this process ends with, also where its steps hang.
     """
 
-    def __init__(self, line: Line, notice: Notice, conclude: Callable[[list[Report]], int], *,
-                 limit_seconds: float) -> None:
+    def __init__(self, line: Line, notice: Notice, conclude: Callable[[list[Report]], int],
+                 ended: Callable[[int], int], *, limit_seconds: float) -> None:
         super().__init__(name="rankwise-doctor", daemon=True)
-        self._line, self._notice, self._conclude, self._limit_seconds = line, notice, conclude, limit_seconds
+        self._line, self._notice, self._conclude, self._ended = line, notice, conclude, ended
+        self._limit_seconds = limit_seconds
         self._steps_are_over = threading.Event()
         self.exit_code = EXIT_FAILED
 
@@ -75,7 +76,7 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.exit_code = self._lead() if self._line.world.rank == 0 else self._follow()
+            self.exit_code = self._ended(self._lead() if self._line.world.rank == 0 else self._follow())
         except ConnectionError as error:
             print(f"rankwise doctor: rank {self._line.world.rank} lost the store in which the ranks meet: {error}",  # noqa: T201
                   file=sys.stderr)
@@ -91,7 +92,8 @@ class Watcher(threading.Thread):
             for rank in attendance.missing():
                 attendance.note(rank, self._line.step_of(rank), self._line.report_of(rank), time.monotonic())
             self._notice.wait(_LOOK_SECONDS)
-        code = self._conclude(attendance.reports())
+        so_far = {rank: self._line.so_far(rank) for rank in attendance.missing()}
+        code = self._conclude(attendance.reports({rank: each for rank, each in so_far.items() if each is not None}))
         self._line.end(code)
         self._line.exit_code()   # a store does not answer a set: one answered question later it has been heard
         self._notice.wait(2 * _LOOK_SECONDS if size > 1 else 0)   # where rank 0 keeps the store, the others hear it
