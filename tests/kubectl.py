@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _PROGRAM = """#!{python} -SI
-import json, pathlib, sys
+import json, pathlib, sys, time
 folder = pathlib.Path({folder!r})
 words = [word for word in sys.argv[1:] if not word.startswith(("--namespace=", "--request-timeout="))]
 life = json.loads((folder / "life.json").read_text())
@@ -29,7 +29,11 @@ if words[:2] == ["get", "pods"]:
 elif words[0] == "get" and "--output=json" in words and words[1] != "nodes":
     json.dump({{"status": {{"conditions": moment["conditions"]}}}}, sys.stdout)
 elif words[0] == "logs":
-    sys.stdout.write(life["logs"][words[-1]])
+    log = life["logs"][words[-1]]
+    sys.stdout.write("begins\\n" if log is None else log)
+    sys.stdout.flush()
+    if log is None:
+        time.sleep(600)
 """
 
 
@@ -43,9 +47,9 @@ class Kubectl:
         self.program.chmod(0o755)
         self.lives()
 
-    def lives(self, *moments: tuple[list[dict[str, Any]], list[dict[str, Any]]], logs: dict[str, str] | None = None,
-              answers: dict[str, dict[str, Any]] | None = None) -> None:
-        """Each moment: the job's conditions, and its pods."""
+    def lives(self, *moments: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+              logs: dict[str, str | None] | None = None, answers: dict[str, dict[str, Any]] | None = None) -> None:
+        """Each moment: the job's conditions, and its pods. A log that is None does not end."""
         life = {"moments": [{"conditions": conditions, "pods": pods} for conditions, pods in moments],
                 "logs": logs or {}, "answers": answers or {}}
         (self._folder / "life.json").write_text(json.dumps(life), "utf-8")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,51 +14,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl import Kubectl, condition, pod
-from rankwise.errors import RankwiseError, UsageError
+from k8sjobs import documents, job, of_kind, pod_of, yaml
+from launches import RANKWISE, run
+from rankwise.errors import UsageError
+from rankwise.rankstatus import RankStatus
+from rankwise.settings import Settings
 from rankwise.submit.k8s import yamltext
-from rankwise.submit.k8s.cluster import Cluster
-from rankwise.submit.k8s.follow import follow
-from rankwise.submit.k8s.job import Claim, KubernetesJob, Script, dns_name, first_host
+from rankwise.submit.k8s.job import Claim, KubernetesJob, Script, dns_name
 from rankwise.submit.k8s.manifest import manifest
+from rankwise.submit.k8s.submission import job_of
+from rankwise.submit.work import Work
 
-yaml = pytest.importorskip("yaml")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 models = pytest.importorskip("kubeflow_trainer_api.models")
 
 VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
 CUSTOM = {"JobSet": "JobsetV1alpha2JobSet", "TrainJob": "TrainerV1alpha1TrainJob",
           "TrainingRuntime": "TrainerV1alpha1TrainingRuntime"}
-
-
-def job(**changes: Any) -> KubernetesJob:
-    """Three pods of two GPUs each, everything given."""
-    kind = changes.get("kind", "job")
-    values = {
-        "name": "big-run", "kind": kind, "namespace": "team", "image": "registry.example.org/team/train:cu126",
-        "nodes": 3, "devices": 2, "uses_gpus": True, "cpu": "9", "memory": "64Gi", "shared_memory": "8Gi",
-        "command": ("rankwise", "run", "/script/train.py", "--node-rank", "$(JOB_COMPLETION_INDEX)",
-                    "--endpoint", f"{first_host('big-run', kind)}:29500", "--", "--lr", "0.1"),
-        "claim": Claim(name="training-data", folder="/data"), "script": Script(name="train.py", text="print(1)\n"),
-        "run": "big.run", "runs": "runs", "restarts": 4, "grace_seconds": 45.5, "timeout_seconds": 600.0}
-    return KubernetesJob(**{**values, **changes})
-
-
-def documents(text: str) -> list[Any]:
-    return list(yaml.safe_load_all(text))
-
-
-def of_kind(text: str, kind: str) -> Any:
-    found, = [document for document in documents(text) if document["kind"] == kind]
-    return found
-
-
-def pod_of(text: str, kind: str) -> Any:
-    """The pod template of a job of this kind."""
-    spec = of_kind(text, {"job": "Job", "jobset": "JobSet", "trainjob": "TrainingRuntime"}[kind])["spec"]
-    spec = spec["template"]["spec"] if kind == "trainjob" else spec
-    spec = spec["replicatedJobs"][0]["template"]["spec"] if kind != "job" else spec
-    return spec["template"]["spec"]
 
 
 def faults(document: Any, version: str = VERSIONS[-1]) -> list[str]:
@@ -241,90 +217,83 @@ def test_scripts_that_fit_a_config_map(tmp_path: Path) -> None:
         Script.of(path)
 
 
-@pytest.fixture
-def kubectl(tmp_path: Path) -> Kubectl:
-    return Kubectl(tmp_path)
+def work(target: str = "toy", arguments: tuple[str, ...] = (), **settings: Any) -> Work:
+    return Work.of(target, list(arguments), {**vars(Settings()), "name": "big", **settings}, is_module=False)
 
 
-def followed(kubectl: Kubectl) -> tuple[int, list[str]]:
-    """A job followed to its end: its exit code, and what was told besides the log."""
-    told: list[str] = []
-    cluster = Cluster(kubectl=str(kubectl.program), namespace="team")
-    return follow(cluster, "job", "big-run", told.append, look_seconds=0.01), told
+def planned(plan: Work, **asked: Any) -> KubernetesJob:
+    values = {"kind": "job", "is_in_image": False, "image": "r/x:1", "namespace": None, "cpu": None, "memory": None,
+              "shared_memory": "8Gi", "claim": None}
+    return job_of(plan, **{**values, **asked})
 
 
-def test_a_job_that_ends_well(kubectl: Kubectl, capfd: pytest.CaptureFixture[str]) -> None:
-    """Why it waits is told once, the log of pod 0 shown once, whatever the other pods write."""
-    waits = [pod("p0", 0, "Pending", unscheduled="0/3 nodes are available"), pod("p1", 1, "Pending")]
-    kubectl.lives(([], []), ([], waits), ([], waits), ([], [pod("p0", 0, "Pending", waiting="ContainerCreating")]),
-                  ([], [pod("p0", 0, "Running"), pod("p1", 1, "Running")]),
-                  ([condition("Complete")], [pod("p0", 0, "Succeeded", code=0), pod("p1", 1, "Succeeded", code=0)]),
-                  logs={"p0": "epoch 1\n"})
-    assert followed(kubectl) == (0, ["The cluster has not made the pods yet.", "p0: 0/3 nodes are available",
-                                     "p0: ContainerCreating"])
-    assert capfd.readouterr().out == "epoch 1\n"
-    assert all(words[0] == "--namespace=team" for words, _ in kubectl.calls())
+def test_a_script_goes_along(tmp_path: Path) -> None:
+    """In a ConfigMap, unless it is in the image already; a recipe comes with rankwise, and the doctor is no script."""
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    text = manifest(planned(work(str(script))))
+    assert of_kind(text, "ConfigMap")["data"] == {"train.py": "import torch\n"}
+    assert pod_of(text, "job")["containers"][0]["command"][1:3] == ["run", "/script/train.py"]
+    for other in (planned(work("/data/a.py"), is_in_image=True), planned(work()), planned(work("doctor", name=None))):
+        assert "ConfigMap" not in manifest(other)
+    with pytest.raises(UsageError, match="no script and no recipe"):
+        planned(work("nothing.py"))
 
 
-@pytest.mark.parametrize(("codes", "expected"), [((1, 1), 1), ((1, 2), 2), ((137, 1), 1)])
-def test_a_job_that_fails(kubectl: Kubectl, codes: tuple[int, int], expected: int) -> None:
-    """Exit code 2 where a pod could not use its options, else 1."""
-    kubectl.lives(([condition("Failed", "backoff limit reached")],
-                   [pod("p0", 0, "Failed", code=codes[0]), pod("p1", 1, "Failed", code=codes[1])]), logs={"p0": "no\n"})
-    assert followed(kubectl) == (expected, ["The job has failed: backoff limit reached"])
+def test_what_a_pod_runs() -> None:
+    """The command by hand, with the pod's number; Kubernetes fills in that number and leaves every other $ alone."""
+    found = planned(work(arguments=("--note", "$(HOME) costs 5$"), nodes="2", devices=4, grace_seconds=90.0))
+    assert " ".join(found.command) == (
+        "rankwise run toy --devices 4 --name big --resume auto --grace-seconds 90.0 --nodes 2 --node-rank "
+        "$(JOB_COMPLETION_INDEX) --endpoint big-0.big:29500 -- --note $$(HOME) costs 5$$")
+    assert found.termination_seconds == 120
+    assert "nodes" not in " ".join(planned(work()).command)
 
 
-def test_a_pod_that_takes_the_place_of_another(kubectl: Kubectl, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its log is shown after that of the one that was preempted; the code of that one does not count."""
-    kubectl.lives(([], [pod("p0", 0, "Running")]), ([], [pod("p0", 0, "Failed", code=75)]),
-                  ([], [pod("p0b", 0, "Running", began=9), pod("p0", 0, "Failed", code=75)]),
-                  ([condition("Complete")],
-                   [pod("p0", 0, "Failed", code=75), pod("p0b", 0, "Succeeded", began=9, code=0)]),
-                  logs={"p0": "first\n", "p0b": "second\n"})
-    assert followed(kubectl)[0] == 0
-    assert capfd.readouterr().out == "first\nsecond\n"
+def test_the_doctor_has_no_probes() -> None:
+    """It writes no status files: it would be taken for dead."""
+    pod = pod_of(manifest(planned(work("doctor", nodes="2"))), "job")
+    assert pod["containers"][0]["command"][:2] == ["rankwise", "doctor"]
+    assert not {"livenessProbe", "startupProbe"} & pod["containers"][0].keys()
 
 
-def test_a_log_that_breaks_off_goes_on_where_it_was(kubectl: Kubectl) -> None:
-    """The connection may end before the pod does."""
-    kubectl.lives(([], [pod("p0", 0, "Running")]), ([], [pod("p0", 0, "Running")]),
-                  ([condition("Complete")], [pod("p0", 0, "Succeeded", code=0)]), logs={"p0": ""})
-    assert followed(kubectl)[0] == 0
-    logs = [words for words, _ in kubectl.calls() if "logs" in words]
-    assert [any(word.startswith("--since-time=20") for word in words) for words in logs] == [False, True]
+def test_the_probes_see_whether_the_ranks_of_this_pod_write(tmp_path: Path) -> None:
+    """Status files of this host within 5 minutes; older ones, and those of another pod, are no sign of life."""
+    check = pod_of(manifest(job(run="big run")), "job")["containers"][0]["livenessProbe"]["exec"]["command"]
+    status = tmp_path / "runs/big run/status"
+
+    def is_alive() -> bool:
+        return subprocess.run(check, cwd=tmp_path, timeout=10, stdin=subprocess.DEVNULL, check=False,
+                              stderr=subprocess.DEVNULL).returncode == 0
+
+    assert not is_alive()
+    for host, expected in ((f"{socket.gethostname()}0", False), (socket.gethostname(), True)):
+        RankStatus(rank=3, world_size=4, attempt=0, host=host, pid=1, launcher_pid=1, time=1.0, state="").write(status)
+        assert is_alive() is expected
+    os.utime(status / "rank3.json", times=(time.time() - 360,) * 2)
+    assert not is_alive()
 
 
-def test_a_job_that_is_gone(kubectl: Kubectl) -> None:
-    """Somebody else has removed it."""
-    kubectl.lives(answers={"get jobs.batch big-run --output=json": {
-        "code": 1, "err": 'Error from server (NotFound): jobs.batch "big-run" not found\n'}})
-    with pytest.raises(RankwiseError, match="not found"):
-        followed(kubectl)
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"kind": "pytorchjob"}, "--kind is pytorchjob"),
+    ({"accelerator": "mps"}, "--accelerator is mps"),
+    ({"nodes": "2:4", "max_restarts": 1}, "fixed number of machines"),
+])
+def test_what_cannot_be_a_job(changes: dict[str, Any], says: str) -> None:
+    """Said before anything is written."""
+    with pytest.raises(UsageError, match=says):
+        planned(work(**{name: value for name, value in changes.items() if name != "kind"}),
+                kind=changes.get("kind", "job"))
 
 
-def test_no_cluster_and_no_kubectl(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each is said before anything is handed over."""
-    kubectl.lives(answers={"version --output=json": {"code": 1, "err": "x\nThe connection was refused\n"}})
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match=r"No Kubernetes cluster answers(.|\n)*connection was refused"):
-        Cluster.reached(None)
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(UsageError, match="no command `kubectl`"):
-        Cluster.reached(None)
-
-
-def test_a_manifest_that_the_cluster_refuses_leaves_nothing(kubectl: Kubectl) -> None:
-    """What was made before the refusal is removed."""
-    kubectl.lives(answers={"create --filename=-": {"code": 1, "err": "jobs is forbidden\n"}})
-    with pytest.raises(RankwiseError, match="jobs is forbidden"):
-        Cluster(kubectl=str(kubectl.program), namespace=None).create("kind: Job")
-    (create, given), (delete, removed) = kubectl.calls()
-    assert (create[0], delete[0], given, removed) == ("create", "delete", "kind: Job", "kind: Job")
-
-
-def test_kinds_that_a_cluster_does_not_know(kubectl: Kubectl) -> None:
-    """JobSet and TrainJob have to be installed."""
-    kubectl.lives(answers={"get jobsets.jobset.x-k8s.io --ignore-not-found --output=name": {
-        "code": 1, "err": 'error: the server doesn\'t have a resource type "jobsets"\n'}})
-    with pytest.raises(UsageError, match="--kind job"):
-        Cluster(kubectl=str(kubectl.program), namespace=None).names("jobset")
+def test_the_command_line(tmp_path: Path) -> None:
+    """--dry-run prints what --output writes, with no cluster and no kubectl; --help shows how it is used."""
+    words = [*RANKWISE, "submit", "k8s", "toy", "--image", "r/x:1", "--name", "big", "--nodes", "2", "--kind", "jobset"]
+    printed = run([*words, "--dry-run"], tmp_path, PATH=str(tmp_path))
+    assert (printed.code, printed.err) == (0, ""), printed.text
+    assert [document["kind"] for document in documents(printed.out)] == ["JobSet"]
+    assert run([*words, "--output", "job.yaml"], tmp_path).code == 0
+    assert (tmp_path / "job.yaml").read_text() == printed.out
+    refused = run([*words, "--output", "no/job.yaml"], tmp_path)
+    assert refused.code == 2
+    assert "--output is no/job.yaml" in refused.err

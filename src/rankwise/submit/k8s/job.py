@@ -148,7 +148,8 @@ class KubernetesJob:
         if self.run is None:
             return None
         status = shlex.quote(f"{self.runs}/{self.run}/{STATUS}")
-        return f"""grep -qs "\\"$(uname -n)\\"" $(find {status} -name 'rank*.json' -mmin -5) /dev/null"""
+        return (f"find {status} -name 'rank*.json' -mmin -5 -exec grep -q '\"'$(uname -n)'\"' {{}} ';' -print -quit "
+                "| grep -q .")
 
 
 def first_host(name: str, kind: str) -> str:
