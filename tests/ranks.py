@@ -40,6 +40,13 @@ def outcomes(function: Callable[..., Any], world_size: int, *args: Any, deadline
     return _start(_with_run, function, world_size, args, settings, deadline_seconds, keep_errors=True)
 
 
+def run_plain(function: Callable[..., Any], world_size: int, *args: Any, deadline_seconds: float = 60.0) -> list[Any]:
+    """`function(world, *args)` on real ranks that have a launcher's store and nothing else; an exception (as text), or
+    that a rank died, stands in its place.
+    """
+    return _start(_with_world, function, world_size, args, {}, deadline_seconds, keep_errors=True)
+
+
 def _start(entry: Callable[..., Any], function: Callable[..., Any], world_size: int, args: tuple[Any, ...],
            settings: dict[str, Any], deadline_seconds: float, keep_errors: bool = False) -> list[Any]:
     with tempfile.TemporaryDirectory(prefix="rankwise-test-") as scratch, _store() as address:
@@ -116,6 +123,16 @@ def _open_group(rank: int, world_size: int, scratch: Path, timeout_seconds: floa
     store = dist.FileStore(str(scratch / "store"), world_size) if world_size > 1 else None
     world = World(rank=rank, size=world_size, local_rank=rank, local_size=world_size)
     return Group.open(world, torch.device("cpu"), timeout_seconds=timeout_seconds, store=store)
+
+
+def _with_world(rank: int, world_size: int, scratch: Path, function: Callable[..., Any], args: tuple[Any, ...],
+                settings: dict[str, Any]) -> Any:
+    import torch
+
+    from rankwise.world import World
+    torch.set_num_threads(1)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"   # as a launcher says that it keeps the store
+    return function(World(rank=rank, size=world_size, local_rank=rank, local_size=world_size), *args)
 
 
 def _with_group(rank: int, world_size: int, scratch: Path, function: Callable[..., Any], args: tuple[Any, ...],
