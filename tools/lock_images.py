@@ -35,8 +35,8 @@ def main() -> None:
     parser.add_argument("torch")
     parser.add_argument("--find-links", type=Path)
     options = parser.parse_args()
-    if f"{sys.version_info.major}.{sys.version_info.minor}" != sources.base().python:
-        parser.error(f"pip resolves for the Python that it runs on; run it with Python {sources.base().python}")
+    if f"{sys.version_info.major}.{sys.version_info.minor}" != sources.base().python_series:
+        parser.error(f"pip reads conditions for the Python that it runs on; run it with {sources.base().python_series}")
     variant = choose("train", options.cuda, options.torch)
     train = resolved(variant, options.find_links)
     both = resolved(variant, options.find_links, *OF_DEV)
@@ -57,7 +57,8 @@ def resolved(variant: Variant, links: Path | None, *more: str) -> dict[str, str]
         report, constraints = Path(folder, "report.json"), Path(folder, "constraints.txt")
         constraints.write_text("\n".join(pinned))
         subprocess.run([sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet",
-                        "--only-binary", ":all:", "--report", str(report), "--constraint", str(constraints), *index,
+                        "--only-binary", ":all:", "--python-version", sources.base().python, "--target", folder,
+                        "--report", str(report), "--constraint", str(constraints), *index,
                         *(["--find-links", str(links)] if links else []), variant.requirement, *needs, *more],
                        check=True, timeout=TIMEOUT_SECONDS)
         installed = json.loads(report.read_text())["install"]

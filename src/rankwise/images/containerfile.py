@@ -24,7 +24,7 @@ def render(variant: Variant, *, base: str, has_debian_mirror: bool, lock: str | 
         kind=variant.kind, purpose=KINDS[variant.kind], torch=variant.release.version, cuda=variant.cuda,
         is_cpu=variant.cuda == CPU, is_dev=variant.kind == "dev", shell=SHELLS[variant.kind], version=version(),
         base=base, has_debian_mirror=has_debian_mirror, uid=UID, wheel=name_of_wheel(), tag=variant.tag,
-        python=sources.base().python, labels=_labels(variant, base, lock)).replace("\n\n\n", "\n\n")
+        python=sources.base().python_series, labels=_labels(variant, base, lock)).replace("\n\n\n", "\n\n")
 
 
 def _labels(variant: Variant, base: str, lock: str | None) -> dict[str, str]:

@@ -46,6 +46,7 @@ def compile_failure() -> str:
 
 if __name__ == "__main__":
     with contextlib.redirect_stdout(io.StringIO()):
-        found = {"installed": installed()}   # first: once imported, setuptools adds packages that it carries
+        # The versions first: once it is imported, setuptools adds packages that it carries.
+        found: dict[str, object] = {"installed": installed()}
         found |= {"compile_failure": compile_failure(), "failed_imports": failed_imports()}
     sys.stdout.write(json.dumps(found) + "\n")

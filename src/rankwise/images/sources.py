@@ -20,6 +20,11 @@ class Base:
     python: str
     read_from: str
 
+    @property
+    def python_series(self) -> str:
+        """The first two numbers of its Python, as in the names of folders."""
+        return ".".join(self.python.split(".")[:2])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mirror:
