@@ -149,7 +149,7 @@ def test_the_pods_find_pod_0() -> None:
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
     assert service["spec"]["selector"] == of_kind(text, "Job")["spec"]["template"]["metadata"]["labels"]
-    assert "big-run-0.big-run:29500" in pod["containers"][0]["command"]
+    assert "big-run-0.big-run:29500" in pod["containers"][0]["args"]
     assert "big-run-0.big-run;" in pod["initContainers"][0]["command"][-1]
     pod = pod_of(manifest(job(kind="jobset")), "jobset")
     assert "big-run-node-0-0.big-run;" in pod["initContainers"][0]["command"][-1]
@@ -233,7 +233,7 @@ def test_a_script_goes_along(tmp_path: Path) -> None:
     script.write_text("import torch\n")
     text = manifest(planned(work(str(script))))
     assert of_kind(text, "ConfigMap")["data"] == {"train.py": "import torch\n"}
-    assert pod_of(text, "job")["containers"][0]["command"][1:3] == ["run", "/script/train.py"]
+    assert pod_of(text, "job")["containers"][0]["args"][1:3] == ["run", "/script/train.py"]
     for other in (planned(work("/data/a.py"), is_in_image=True), planned(work()), planned(work("doctor", name=None))):
         assert "ConfigMap" not in manifest(other)
     with pytest.raises(UsageError, match="no script and no recipe"):
@@ -253,7 +253,7 @@ def test_what_a_pod_runs() -> None:
 def test_the_doctor_has_no_probes() -> None:
     """It writes no status files: it would be taken for dead."""
     pod = pod_of(manifest(planned(work("doctor", nodes="2"))), "job")
-    assert pod["containers"][0]["command"][:2] == ["rankwise", "doctor"]
+    assert pod["containers"][0]["args"][:2] == ["rankwise", "doctor"]
     assert not {"livenessProbe", "startupProbe"} & pod["containers"][0].keys()
 
 

@@ -31,7 +31,7 @@ import rankwise as rw
 def train(run, epochs: int = 2, seconds: float = 0.0, fails: bool = False) -> None:
     model = run.prepare(torch.nn.Linear(3, 1))
     optimizer = run.prepare(torch.optim.SGD(model.parameters(), 0.01))
-    rows = torch.arange(63.0).reshape(21, 3)
+    rows = torch.arange(63.0).reshape(21, 3) / 63
     loader = run.loader(torch.utils.data.TensorDataset(rows, rows.sum(1, keepdim=True)), 10)
     for epoch in run.epochs(epochs):
         for x, y in loader:
