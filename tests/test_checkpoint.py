@@ -405,6 +405,12 @@ def test_a_rank_that_reads_another_checkpoint_is_named_on_every_rank(tmp_path: P
         assert "Rank 1 sees other files there than rank 0" in told
 
 
+def test_ranks_read_one_checkpoint_whose_loss_is_not_a_number(tmp_path: Path) -> None:
+    """Not a number is not equal to itself; the files are the same all the same."""
+    folder = kept(alone(tmp_path), 1, build(), {**POSITION, "loss": float("nan")})
+    assert run_groups(_refused, 2, folder, False) == ["loaded", "loaded"]
+
+
 def test_nothing_is_written_where_the_folder_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     with pytest.raises(CheckpointError, match="could not be written"):
