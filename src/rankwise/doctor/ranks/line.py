@@ -14,6 +14,7 @@ from rankwise.world import World
 
 _PREFIX = "rankwise/doctor"
 _ANSWER_SECONDS = 8.0
+_CONNECT_SECONDS = 30.0   # to a store that is there; on a busy machine that takes a while
 
 
 class Line:
@@ -67,25 +68,25 @@ class Line:
         return None if text is None else int(text)
 
 
-def serve(world: World, limit_seconds: float) -> dist.Store | None:
+def serve(world: World) -> dist.Store | None:
     """The store, on rank 0, where no launcher keeps one (srun does not); it lives as long as what is returned."""
     address = environment.store_address()
     if world.rank > 0 or environment.store_is_served() or address is None:
         return None
-    return dist.TCPStore(address[0], address[1], is_master=True, timeout=timedelta(seconds=limit_seconds),
+    return dist.TCPStore(address[0], address[1], is_master=True, timeout=timedelta(seconds=_CONNECT_SECONDS),
                          wait_for_workers=False)
 
 
-def connect(limit_seconds: float) -> dist.Store:
+def connect() -> dist.Store:
     """A connection of its own to the store that the environment names, for this examination.
 
-    Raises ConnectionError where it is not there within the limit.
+    Raises ConnectionError where it is not there.
     """
     address = environment.store_address()
     if address is None:
         raise ConnectionError("MASTER_ADDR and MASTER_PORT do not say where the ranks meet")
     try:
-        store = dist.TCPStore(address[0], address[1], is_master=False, timeout=timedelta(seconds=limit_seconds),
+        store = dist.TCPStore(address[0], address[1], is_master=False, timeout=timedelta(seconds=_CONNECT_SECONDS),
                               wait_for_workers=False)
     except RuntimeError as error:
         raise ConnectionError(str(error).strip().splitlines()[0][:300]) from error
