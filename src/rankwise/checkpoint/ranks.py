@@ -178,7 +178,7 @@ class Checkpoints:
         for rank, (problem, other) in enumerate(answers):
             if problem is not None:
                 raise CheckpointError(f"Rank {rank}: {problem.given}", problem.truth, problem.remedy) from problem
-            if json.dumps(other) != json.dumps(answers[0][1]):   # a loss that is not a number equals nothing, as a value
+            if json.dumps(other) != json.dumps(answers[0][1]):   # a loss of nan does not equal itself
                 raise CheckpointError(f"{folder} was to be loaded.", f"Rank {rank} sees other files there than rank 0.",
                                       "Keep the runs on a disk that all machines share, or copy the folder to each.")
         return dict(content["position"])
