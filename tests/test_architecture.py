@@ -17,7 +17,7 @@ ROOT = SOURCE.parent.parent
 LAYERS = [
     ["errors"],
     ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions",
-     "quantities", "stepparts", "processor", "rankstatus", "releases"],
+     "quantities", "stepparts", "processor", "rankstatus", "releases", "srun"],
     ["environment", "runfolder", "history", "page", "jobprogress", "ledger"],
     ["device", "group", "collectives", "sidechannel"],
     ["orderfree", "stepagreement", "watchdog"],

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rankwise.settings import Settings
+from rankwise.srun import Step
 from rankwise.world import World
 
 SETTINGS = "RANKWISE_SETTINGS"     # settings of a rank, as JSON, from the launcher
@@ -17,11 +18,29 @@ ATTEMPT = "RANKWISE_ATTEMPT"       # how often the launchers of the run have sta
 WITNESS = "RANKWISE_WITNESS"       # file that says what to watch of a training that is verified
 TRIAL = "RANKWISE_TRIAL"           # file that says for how many steps a trial measures
 DATA = "RANKWISE_DATA"             # folder in which data sets are kept
+SERVED = {"TORCHELASTIC_USE_AGENT_STORE": "True"}   # torch's word for a store that is there: rank 0 is to keep none
 
 
 def world() -> World | None:
-    """Where a launcher put this process; None where none did."""
-    return World.detect(os.environ)
+    """Where a launcher put this process, or srun as a task of several; None where none did."""
+    return World.detect({**os.environ, **meeting_place()})
+
+
+def step() -> Step | None:
+    """The step of srun that this process is a task of, where it has several."""
+    return Step.detect(os.environ)
+
+
+def meeting_place() -> dict[str, str]:
+    """What ranks find in torchrun's variables, for a task that srun has started as a rank; nothing for any other.
+
+    A place to meet that the user has set is left alone.
+    """
+    task = None if "RANK" in os.environ else step()
+    if task is None:
+        return {}
+    return {**task.as_torchrun(), **{name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")
+                                     if os.environ.get(name)}}
 
 
 def settings() -> Settings | None:
@@ -62,7 +81,7 @@ def store_address() -> tuple[str, int] | None:
 
 def store_is_served() -> bool:
     """Whether a launcher keeps that store; where none does, rank 0 has to."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return all(os.environ.get(name) == value for name, value in SERVED.items())
 
 
 def attempt() -> int:

@@ -30,6 +30,7 @@ STALLS = "stalls"
 STATUS = "status"
 LATEST = "latest"
 AUTO = "auto"
+_LONGEST_NAME_BYTES = 255   # of file systems in use
 
 
 def choose(settings: Settings, target: str) -> Path:
@@ -41,7 +42,7 @@ def choose(settings: Settings, target: str) -> Path:
     Raises UsageError where the name is taken or cannot be a name, or the folder cannot be written.
     """
     try:
-        folder = _continued(settings) or _named(settings) or _fresh(settings, target)
+        folder = _continued(settings) or named(settings) or _fresh(settings, target)
         folder.mkdir(parents=True, exist_ok=True)
         _write_settings(folder, settings, target)
     except OSError as error:
@@ -73,6 +74,29 @@ def resume_from(settings: Settings) -> Path | None:
     close = difflib.get_close_matches(settings.resume, names, n=1)
     raise UsageError(f"--resume is {settings.resume}.", f"{runs} has no run of that name, and it is no folder.",
                      f"Did you mean --resume {close[0]}?" if close else _choice(runs, names))
+
+
+def named(settings: Settings) -> Path | None:
+    """The folder that --name asks for; None without it.
+
+    Raises UsageError where the name is taken by an earlier run, unless that is to be continued, or cannot be a name.
+    """
+    if settings.name is None:
+        return None
+    if settings.name in (LATEST, AUTO) or not re.fullmatch(r"[^\W_][\w.+-]*", settings.name):
+        raise UsageError(f"--name is {settings.name!r}.",
+                         "A run's name is a folder: letters, digits and . _ + -, from a letter or digit on; "
+                         f"`{LATEST}` and `{AUTO}` have a meaning of their own.",
+                         "Give --name another name, or leave it out.")
+    if len(settings.name.encode()) > _LONGEST_NAME_BYTES:
+        raise UsageError(f"--name has {len(settings.name.encode())} bytes.",
+                         f"A run's name is a folder, and that of a folder has at most {_LONGEST_NAME_BYTES}.",
+                         "Give --name a shorter name.")
+    folder = Path(settings.runs) / settings.name
+    if is_run(folder) and settings.resume != AUTO:
+        raise UsageError(f"--name is {settings.name}.", f"{folder} holds an earlier run.",
+                         f"Add --resume {AUTO} to continue it, choose another name, or remove the folder.")
+    return folder
 
 
 def find(run: str, runs: Path) -> Path:
@@ -132,21 +156,6 @@ def newest_step(folder: Path) -> int | None:
 def _continued(settings: Settings) -> Path | None:
     source = resume_from(settings)
     return source if source is not None and settings.name is None and is_run(source) else None
-
-
-def _named(settings: Settings) -> Path | None:
-    if settings.name is None:
-        return None
-    if settings.name in (LATEST, AUTO) or not re.fullmatch(r"[^\W_][\w.+-]*", settings.name):
-        raise UsageError(f"--name is {settings.name!r}.",
-                         "A run's name is a folder: letters, digits and . _ + -, from a letter or digit on; "
-                         f"`{LATEST}` and `{AUTO}` have a meaning of their own.",
-                         "Give --name another name, or leave it out.")
-    folder = Path(settings.runs) / settings.name
-    if is_run(folder) and settings.resume != AUTO:
-        raise UsageError(f"--name is {settings.name}.", f"{folder} holds an earlier run.",
-                         f"Add --resume {AUTO} to continue it, choose another name, or remove the folder.")
-    return folder
 
 
 def _fresh(settings: Settings, target: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rankwise.cli.settings import with_settings
+from rankwise.cli.settings import given_in, with_settings
 from rankwise.settings import Settings
 
 _EXAMPLES = """\b
@@ -16,6 +16,7 @@ Examples:
   rankwise run train.py -- --help                the options of the script itself
   rankwise run -m package.module --resume latest
   rankwise run train.py --nodes 2 --node-rank 0 --endpoint HOST:29500
+  srun --nodes 2 --ntasks-per-node 1 rankwise run train.py --devices 4      Slurm says the rest
 """
 
 
@@ -24,7 +25,8 @@ def add_to(app: typer.Typer) -> None:
     app.command("run", epilog=_EXAMPLES)(with_settings(_run))
 
 
-def _run(target: Annotated[str, typer.Argument(metavar="TARGET", show_default=False, help="A script (train.py), "
+def _run(context: typer.Context,
+         target: Annotated[str, typer.Argument(metavar="TARGET", show_default=False, help="A script (train.py), "
                                                "the name of a recipe (fashion), or with -m a module.")],
          arguments: Annotated[list[str] | None, typer.Argument(metavar="-- OPTIONS", show_default=False,
                                                                help="Options of the target itself.")] = None, *,
@@ -37,7 +39,8 @@ def _run(target: Annotated[str, typer.Argument(metavar="TARGET", show_default=Fa
     """
     from rankwise.launcher.signals import ended_before_it_began
     ended_before_it_began()
-    chosen = Settings(**settings)
+    from rankwise.launcher.srun import placed
+    chosen = Settings(**placed(settings, given_in(context)))
     from rankwise.launcher.target import resolve
     found = resolve(target, as_module=module)
     from rankwise.launcher.agent import run_target

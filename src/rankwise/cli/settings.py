@@ -29,3 +29,9 @@ def with_settings(command: Callable[..., Any], *, but: tuple[str, ...] = ()) -> 
     command.__signature__ = own.replace(parameters=declared)   # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in declared}
     return command
+
+
+def given_in(context: typer.Context) -> set[str]:
+    """The parameters of a command that its command line has; the others have their defaults."""
+    return {name for name in context.params
+            if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"}

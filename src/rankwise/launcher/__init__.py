@@ -51,8 +51,10 @@ def _launch(function: Callable[..., Any], arguments: dict[str, Any] | None, defa
         given, settings = _read(function, arguments, defaults)
     if world is not None:
         from rankwise.launcher.session import run_rank
-        return run_rank(function, given, settings, world, folder=environment.run_folder(), target=name_of(function),
-                        is_hosted=_is_interactive())
+        from rankwise.launcher.srun import meeting
+        with meeting():
+            return run_rank(function, given, settings, world, folder=environment.run_folder(),
+                            target=name_of(function), is_hosted=_is_interactive())
     return _from_here(function, given, settings, in_script=arguments is None and not _is_interactive())
 
 

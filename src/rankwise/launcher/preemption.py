@@ -34,7 +34,8 @@ def heeded(agreement: StepAgreement, channel: SideChannel | None, *, grace_secon
            run_folder: Path) -> Iterator[None]:
     """Within this block the first signal has all ranks save and end at one step; a second one interrupts this rank.
 
-    Signals are heard in the main thread alone; what another rank heard counts in any.
+    Signals are heard in the main thread alone; what another rank heard counts in any. A rank of our own launcher is
+    interrupted by that alone: Slurm gives one notice to all processes of a step, and the launcher passes it on besides.
     """
     ear = _Ear(agreement, channel, grace_seconds, run_folder)
     with _signals(ear):
@@ -58,7 +59,7 @@ class _Ear:
         self.thread = threading.Thread(target=self._listen, name="rankwise-preemption", daemon=True)
 
     def signalled(self, number: int, frame: Any) -> None:
-        if self.is_signalled:
+        if self.is_signalled and environment.job() is None:
             raise KeyboardInterrupt
         self.is_signalled = True
 

@@ -79,8 +79,9 @@ class Work:
         what a machine puts in their place, for a job of several; without them the machine finds them itself.
         """
         settings = self._changed(_OF_THE_DOCTOR if self.is_doctor else Settings.names())
-        if self.nodes > 1 and node_rank is not None and endpoint is not None:
-            settings += ["--nodes", str(self.nodes), "--node-rank", node_rank, "--endpoint", endpoint]
+        if self.nodes > 1:
+            settings += ["--nodes", str(self.nodes)]
+            settings += ["--node-rank", node_rank, "--endpoint", endpoint] if node_rank and endpoint else []
         if self.is_doctor:
             return (DOCTOR, *settings)
         module = ["-m"] * self.is_module

@@ -1,0 +1,144 @@
+"""A Slurm cluster, told and asked by Slurm's own commands; every question has a time limit."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankwise.errors import RankwiseError, UsageError
+
+_ANSWER_SECONDS = 30.0
+_COMMANDS = ("sbatch", "sinfo", "scontrol", "scancel")
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One machine, as a member of one partition; `host` is what the machine itself is called."""
+
+    name: str
+    host: str
+    partition: str
+    is_in_default: bool
+    cores: int
+    gpus: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A job at one moment, or one element of an array (`element`; None where several wait together, or it is none).
+
+    `reason` is why it waits. `exit_code` is None until it has ended.
+    """
+
+    element: int | None
+    word: str
+    reason: str
+    restarts: int
+    exit_code: int | None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.exit_code is not None
+
+
+def reached() -> None:
+    """Raise UsageError where Slurm's commands are not here."""
+    missing = [command for command in _COMMANDS if shutil.which(command) is None]
+    if missing:
+        raise UsageError(f"There is no command `{missing[0]}` here.", "The job is handed to Slurm with it.",
+                         "Log in to a machine of the cluster that has Slurm's commands; --dry-run needs none of them.")
+
+
+def machines() -> list[Machine]:
+    """Every machine in every partition. Raises RankwiseError where the cluster does not answer."""
+    return machines_of(_answer("sinfo", "--noheader", "--Node", "--format=%P|%N|%c|%G", "--all"),
+                       hosts_of(_answer("scontrol", "--oneliner", "show", "nodes")))
+
+
+def machines_of(listing: str, hosts: dict[str, str]) -> list[Machine]:
+    """The machines of sinfo's lines `PARTITION|NAME|CORES|DEVICES`, where `*` marks the default partition."""
+    found = []
+    for line in listing.splitlines():
+        partition, name, cores, devices = line.split("|")
+        found.append(Machine(name=name, host=hosts.get(name, name), partition=partition.rstrip("*"),
+                             is_in_default=partition.endswith("*"), cores=int(cores),
+                             gpus=sum(map(int, _GPUS.findall(devices)))))
+    return found
+
+
+def hosts_of(listing: str) -> dict[str, str]:
+    """What each machine calls itself, by its name in Slurm, from `scontrol show nodes`."""
+    return dict(re.findall(r"^NodeName=(\S+) .*?\bNodeHostName=(\S+)", listing, re.MULTILINE))
+
+
+def submit(script: str) -> str:
+    """Hand over the script; returns the job's number. Raises RankwiseError where Slurm refuses it."""
+    answer = _asked("sbatch", "--parsable", given=script)
+    if answer.returncode:
+        raise RankwiseError("Slurm refused the job.", f"sbatch says: {_words(answer.stderr)}",
+                            "Change what it names; --dry-run shows the script.")
+    return answer.stdout.strip().split(";")[0]   # behind it stands the cluster, where there are several
+
+
+def states(job_id: str) -> list[State] | None:
+    """The job, or the elements of its array, that Slurm knows of; None where it does not answer just now.
+
+    Raises RankwiseError where Slurm knows of no such job any more.
+    """
+    answer = _asked("scontrol", "--oneliner", "show", "job", job_id)
+    if answer.returncode and "Invalid job id" in answer.stderr:
+        raise RankwiseError(f"Slurm does not know job {job_id} any more.", "How it ended is not known here.",
+                            f"See the end of its output, slurm-{job_id}.out, and `sacct --jobs={job_id}`.")
+    return None if answer.returncode else states_of(answer.stdout)
+
+
+def states_of(listing: str) -> list[State]:
+    """The states in the lines of `scontrol --oneliner show job`."""
+    return [_state(line) for line in listing.splitlines() if line.startswith("JobId=")]
+
+
+def cancel(job_id: str) -> None:
+    """End the job. Raises RankwiseError where Slurm does not do it."""
+    _answer("scancel", job_id)
+
+
+_WAITS_OR_RUNS = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "REQUEUED",
+                  "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT"}
+
+
+def _state(line: str) -> State:
+    def value(name: str) -> str:
+        found = re.search(rf"(?:^| ){name}=(\S*)", line)
+        return found[1] if found else ""
+
+    word, element = value("JobState"), value("ArrayTaskId")
+    code, _, signal = value("ExitCode").partition(":")
+    failed = int(code or 0) or int(word != "COMPLETED" or int(signal or 0) > 0)
+    return State(element=int(element) if element.isdecimal() else None, word=word, reason=value("Reason"),
+                 restarts=int(value("Restarts") or 0), exit_code=None if word in _WAITS_OR_RUNS else failed)
+
+
+def _answer(*command: str) -> str:
+    answer = _asked(*command)
+    if answer.returncode:
+        raise RankwiseError("Slurm does not answer.", f"{command[0]} says: {_words(answer.stderr)}",
+                            "Try again; `sinfo` shows whether the cluster is up.")
+    return answer.stdout
+
+
+def _asked(*command: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=_ANSWER_SECONDS,
+                              check=False)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"no answer within {_ANSWER_SECONDS:.0f} s")
+
+
+def _words(errors: str) -> str:
+    """What a command said, in one line."""
+    lines: Sequence[str] = [line.strip() for line in errors.splitlines() if line.strip()]
+    return " ".join(lines) or "nothing"
