@@ -3,6 +3,7 @@
 # make lint    ruff and mypy
 # make soak    kill ranks, savers and data workers of real runs, more than a hundred times (half an hour)
 # make environment   start real containers, a real Slurm and a real Ray, where they are installed (docs/clusters.md)
+# make images   build and check the container images without CUDA (podman, buildah; see docs/images.md for IMAGES=...)
 # make bench   measure the step and the launch, each with its control (minutes; see benchmarks/)
 #
 # Each first sets up .venv with the versions in constraints.txt; the next time it starts at once.
@@ -13,7 +14,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 timed = @start=$$(date +%s); $(2) && echo "$(1) took $$(( $$(date +%s) - start )) s"
 
-.PHONY: demo test lint soak environment bench
+.PHONY: demo test lint soak environment images bench
 
 demo: .venv/ready
 	$(call timed,The demo,$(BIN)/rankwise run fashion --mode ddp --devices 2)
@@ -29,6 +30,9 @@ soak: .venv/ready-dev
 
 environment: .venv/ready-dev
 	$(call timed,The environments,$(BIN)/python -m pytest -q -rs -m environment)
+
+images: .venv/ready
+	$(call timed,The images,$(BIN)/python tools/build_images.py $(IMAGES))
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/step.py --devices 1
