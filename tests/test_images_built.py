@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -129,6 +131,21 @@ def test_files_belong_to_the_caller(tmp_path: Path) -> None:
     assert ended.returncode == 7, ended.stderr
     assert (tmp_path / "written").read_text() == "here\n"
     assert (tmp_path / "written").stat().st_uid == os.getuid()
+
+
+def test_an_interrupt_leaves_no_container(tmp_path: Path) -> None:
+    """Ctrl-C ends what runs inside, and 130 comes out."""
+    command = [sys.executable, "-m", "rankwise", "image", "run", "train", "--engine", "podman", "--", "sleep", "100"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as started:
+        assert started.stderr is not None
+        name = started.stderr.readline().split("--name=")[1].split()[0]
+        deadline = time.monotonic() + 60
+        while podman("inspect", "--format={{.State.Running}}", name).stdout.strip() != "true":
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        os.killpg(started.pid, signal.SIGINT)
+        assert started.wait(60) == 130
+    assert podman("container", "exists", name).returncode == 1
 
 
 @pytest.fixture

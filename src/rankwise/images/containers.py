@@ -14,6 +14,7 @@ from rankwise.errors import UsageError
 from rankwise.images.engine import Engine
 
 WORKSPACE = "/workspace"
+_GRACE_SECONDS = 40.0      # a training saves and ends in 30, by default
 _REMOVAL_SECONDS = 30.0
 
 
@@ -49,12 +50,18 @@ def command(engine: Engine, container: Container, name: str, *, user: tuple[int,
 def run(arguments: Sequence[str], engine: Engine, name: str) -> int:
     """The command to its end; returns its exit code. However this ends, the container is gone.
 
-    Raises KeyboardInterrupt when interrupted.
+    Raises KeyboardInterrupt when interrupted; what runs inside is told too, and has some time to end.
     """
-    try:
-        return subprocess.run(arguments, check=False).returncode
-    finally:
-        remove(engine, name)
+    with subprocess.Popen(arguments) as client:
+        try:
+            return client.wait()
+        except KeyboardInterrupt:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                client.wait(_GRACE_SECONDS)   # the engine hands the signal on
+            raise
+        finally:
+            remove(engine, name)
+            client.kill()   # nothing happens where it has ended
 
 
 def remove(engine: Engine, name: str) -> None:
