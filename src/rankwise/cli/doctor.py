@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankwise import environment
+from rankwise.cli.settings import given_in
 from rankwise.errors import UsageError
 from rankwise.settings import Settings
 from rankwise.world import World
@@ -24,6 +25,7 @@ Examples:
   rankwise doctor --markdown                       for a bug report: no names, no addresses
   rankwise doctor --nodes 2 --node-rank 0 --endpoint HOST:29500      and the same on machine 1, with its number
   torchrun --nproc-per-node 4 -m rankwise doctor   in a job that another launcher has started
+  srun --ntasks-per-node 1 rankwise doctor         on each machine of Slurm's job; Slurm says the rest
 
 Exit code: 0 no fault (there may be warnings), 1 a fault, 2 it could not be run, 130 interrupted.
 """
@@ -35,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
                 epilog=_EXAMPLES)(_doctor)
 
 
-def _doctor(*,
+def _doctor(context: typer.Context, *,
     quick: Annotated[bool, typer.Option("--quick", help="start no ranks; say one line where all is well")] = False,
     devices: Annotated[int | None, typer.Option(min=1, show_default=False, help="devices of one node, a rank on each "
                                                 "(default: all; on a CPU as many processes as cores, 2 to 4)")] = None,
@@ -58,16 +60,19 @@ def _doctor(*,
     """
     if as_json and as_markdown:
         raise UsageError("--json and --markdown are both given.", "The output is one of the two.", "Leave one out.")
-    settings = Settings(accelerator=accelerator, devices=devices, nodes=str(nodes), node_rank=node_rank,
-                        endpoint=endpoint, timeout=timeout)
+    values = {"accelerator": accelerator, "devices": devices, "nodes": str(nodes), "node_rank": node_rank,
+              "endpoint": endpoint, "timeout": timeout}
+    from rankwise.launcher.srun import placed
+    given, world = given_in(context), environment.world()
+    starts_ranks = world is None or world.size == 1 or _is_of_a_launcher(given)
+    settings = Settings(**placed(values, given) if starts_ranks else values)
     show = partial(_print, quick=quick, as_json=as_json, as_markdown=as_markdown)
     from rankwise.doctor import examining
     if quick:
         examination = examining.look(settings)
+    elif world is not None and not starts_ranks:
+        return _as_rank(world, settings, show)
     else:
-        world = environment.world() if nodes == 1 else None
-        if world is not None and world.size > 1:
-            return _as_rank(world, settings, show)
         from rankwise.jobprogress import Progress
         with Progress(1, 2) as progress:
             examination = examining.look_and_start(settings, lambda step: progress.tell(step, 0))
@@ -75,12 +80,20 @@ def _doctor(*,
     return examination.exit_code
 
 
+def _is_of_a_launcher(given: set[str]) -> bool:
+    """Whether a process of a job starts ranks itself, one for each machine, and is not a rank."""
+    step = environment.step() if environment.meeting_place() else None
+    return "nodes" in given or (step is not None and (step.is_a_task_a_node or "devices" in given))
+
+
 def _as_rank(world: World, settings: Settings, show: Callable[[Examination], None]) -> int:
     if settings.devices is not None:
         raise UsageError(f"--devices is {settings.devices}, in a job of {world.size} ranks.",
                          "The launcher of this job has started its ranks.", "Leave --devices out.")
     from rankwise.doctor.examining import take_part
-    return take_part(world, settings, show)
+    from rankwise.launcher.srun import meeting
+    with meeting():
+        return take_part(world, settings, show)
 
 
 def _print(examination: Examination, *, quick: bool, as_json: bool, as_markdown: bool) -> None:
