@@ -173,8 +173,9 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     while not (ranks := [each for each in launch.processes() if each.environ().get("RANK") == "1"]):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    while ranks[0].cpu_times().user < 2.5:   # it has loaded torch, and is at work
-        time.sleep(0.05)
+    while ranks[0].memory_info().rss < 200e6:   # until it has loaded torch
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     ranks[0].kill()
     ended = launch.ended(90)
     assert ended.code == 1, ended.text
