@@ -44,6 +44,19 @@ def _start(host: Host, words: list[str], folder: Path) -> None:
     assert started.returncode == 0, started.stdout + started.stderr
 
 
+def drain(head: Host, host: Host, *, seconds: float) -> None:
+    """Give notice, as an autoscaler does: the node of this host is taken away in so many seconds."""
+    code = (f"import ray; ray.init('{head.address}:6379', logging_level='ERROR', log_to_driver=False); "
+            f"print(*(node['NodeID'] for node in ray.nodes() if node['NodeManagerAddress'] == '{host.address}'))")
+    asked = [*head.prefix, sys.executable, "-c", code]
+    number = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    drained = subprocess.run(
+        [*head.prefix, str(RAY), "drain-node", f"--address={head.address}:6379", f"--node-id={number}",
+         "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=test",
+         f"--deadline-remaining-seconds={seconds:.0f}"], capture_output=True, text=True, timeout=60, check=False)
+    assert drained.returncode == 0, drained.stdout + drained.stderr
+
+
 def pids(host: Host) -> list[int]:
     """What runs on a host."""
     shown = subprocess.run([str(IP), "netns", "pids", host.name], capture_output=True, text=True, timeout=9,

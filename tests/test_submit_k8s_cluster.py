@@ -75,8 +75,16 @@ def test_a_job_that_is_gone(kubectl: Kubectl) -> None:
     """Somebody else has removed it."""
     kubectl.lives(answers={"get jobs.batch big-run --output=json": {
         "code": 1, "err": 'Error from server (NotFound): jobs.batch "big-run" not found\n'}})
-    with pytest.raises(RankwiseError, match="not found"):
+    with pytest.raises(RankwiseError, match="is gone"):
         followed(kubectl)
+
+
+def test_a_cluster_that_does_not_answer_is_asked_again(kubectl: Kubectl) -> None:
+    """Some times; then that is said."""
+    kubectl.lives(answers={"get jobs.batch big-run --output=json": {"code": 1, "err": "i/o timeout\n"}})
+    with pytest.raises(RankwiseError, match="i/o timeout"):
+        followed(kubectl)
+    assert len(kubectl.calls()) == 10
 
 
 def test_no_cluster_and_no_kubectl(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

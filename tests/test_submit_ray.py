@@ -20,7 +20,7 @@ from rankwise.submit.ray import cluster
 from rankwise.submit.ray.node import problem_here
 from rankwise.submit.ray.submission import job_of
 from rankwise.submit.work import Work
-from raycluster import RAY, pids, ray_cluster
+from raycluster import RAY, drain, pids, ray_cluster
 
 SCRIPT = """
 import time
@@ -107,11 +107,15 @@ def test_ray_is_not_installed(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def require_ray() -> None:
+    if not RAY.exists():
+        pytest.skip("needs Ray: pip install 'rankwise[ray]'")
+
+
 @pytest.fixture(scope="module")
 def head() -> Iterator[Host]:
     """The first of two hosts that are one Ray cluster."""
-    if not RAY.exists():
-        pytest.skip("needs Ray: pip install 'rankwise[ray]'")
+    require_ray()
     with (tempfile.TemporaryDirectory(prefix="rr-", ignore_cleanup_errors=True) as folder,   # a socket's path is short
           ray_cluster(2, Path(folder)) as found):
         yield found[0]
@@ -181,6 +185,27 @@ class TestRealCluster:
         assert result.code == 0, result.text
         assert result.out.count("epoch  1/12") == 1
         assert "epoch 12/12" in result.out
+
+
+@needs_hosts
+@pytest.mark.environment
+def test_a_node_that_is_taken_away(tmp_path: Path) -> None:
+    """Ray gives notice; the ranks of all nodes save and end, and the run goes on with the node that is left over."""
+    require_ray()
+    with (tempfile.TemporaryDirectory(prefix="rr-", ignore_cleanup_errors=True) as folder,
+          ray_cluster(3, Path(folder)) as found):
+        launch = submitted(found[0], tmp_path, "--save-every", "1000", "--", "--epochs", "14", "--seconds", "0.5")
+        wait_for([tmp_path / "runs/big/checkpoints/step-000006"])
+        drain(found[0], next(host for host in found[1:] if has_worker(host)), seconds=60)
+        result = launch.ended(115)
+    assert result.code == 0, result.text
+    assert "asked to end" in result.out
+    assert result.out.count("epoch  1/14") == 1
+    assert "epoch 14/14" in result.out
+
+
+def has_worker(host: Host) -> bool:
+    return any("RayTrainWorker" in process.name() for process in map(psutil.Process, pids(host)))
 
 
 def ranks_of(folder: Path) -> list[str]:

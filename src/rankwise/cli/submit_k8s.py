@@ -25,7 +25,8 @@ the job is removed then.
 
 def add_to(group: typer.Typer) -> None:
     """Make it a command of `group`."""
-    group.command("k8s", epilog=_EXAMPLES)(with_settings(_k8s, but=("node_rank", "endpoint")))
+    group.command("k8s", short_help="Run a training as a Kubernetes job.",
+                  epilog=_EXAMPLES)(with_settings(_k8s, but=("node_rank", "endpoint")))
 
 
 def _k8s(

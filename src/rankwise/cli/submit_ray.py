@@ -12,7 +12,7 @@ from rankwise.cli.settings import with_settings
 _EXAMPLES = """\b
 Examples:
   rankwise submit ray train.py --nodes 2 --devices 4 -- --epochs 20
-  rankwise submit ray train.py --nodes 2 --devices 4 --cpus-per-device 8 --max-restarts 3 --save-every 10min
+  rankwise submit ray train.py --nodes 2 --devices 4 --cores-per-device 8 --max-restarts 3 --save-every 10min
   rankwise submit ray train.py --address 10.0.0.1:6379 --accelerator cpu --dry-run
   rankwise submit ray doctor --nodes 4 --devices 8
 
@@ -22,7 +22,8 @@ Exit code: that of the training, 2 it could not be submitted as given, 130 inter
 
 def add_to(group: typer.Typer) -> None:
     """Make it a command of `group`."""
-    group.command("ray", epilog=_EXAMPLES)(with_settings(_ray, but=("node_rank", "endpoint")))
+    group.command("ray", short_help="Run a training on a running Ray cluster.",
+                  epilog=_EXAMPLES)(with_settings(_ray, but=("node_rank", "endpoint")))
 
 
 def _ray(
@@ -33,8 +34,8 @@ def _ray(
     module: Annotated[bool, typer.Option("-m", help="TARGET is a module, as for `python -m`.")] = False,
     address: Annotated[str, typer.Option(help="HOST:PORT of the cluster's head; auto: the cluster that this machine is "
                                          "a node of")] = "auto",
-    cpus_per_device: Annotated[int, typer.Option(min=1, help="cores that Ray keeps for each device, and threads of "
-                                                 "each rank")] = 1,
+    cores_per_device: Annotated[int, typer.Option(min=1, help="cores that Ray keeps for each device, and threads of "
+                                                  "each rank")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what each node would run, and submit "
                                           "nothing")] = False,
     **settings: Any,
@@ -44,9 +45,12 @@ def _ray(
     Ray Train places a worker on each of --nodes nodes, with --devices GPUs (none with --accelerator cpu), and the
     worker runs `rankwise run` there. All nodes have to see this folder, and to have the same rankwise and Ray.
     """
+    from rankwise import runfolder
     from rankwise.submit.ray.submission import job_of, submit
     from rankwise.submit.work import Work
-    job = job_of(Work.of(target, arguments, settings, is_module=module), cores=cpus_per_device)
+    work = Work.of(target, arguments, settings, is_module=module)
+    runfolder.named(work.settings.having(name=settings["name"] or work.name, resume=settings["resume"]))
+    job = job_of(work, cores=cores_per_device)
     if dry_run:
         print(job.described())
         return 0

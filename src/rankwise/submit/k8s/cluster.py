@@ -15,6 +15,11 @@ from rankwise.submit.k8s.job import GPU
 _ANSWER_SECONDS = 60.0
 _RESOURCES = {"job": "jobs.batch", "jobset": "jobsets.jobset.x-k8s.io", "trainjob": "trainjobs.trainer.kubeflow.org"}
 _UNKNOWN_KIND = "doesn't have a resource type"   # kubectl's words where a kind is not installed
+_GONE = "(NotFound)"
+
+
+class NoAnswerError(RankwiseError):
+    """The cluster did not answer, or not as expected; it may the next time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +98,11 @@ class Cluster:
 
     def conditions(self, kind: str, name: str) -> dict[str, str]:
         """What is true of the job, each with its message. Raises RankwiseError where it is gone."""
-        found = json.loads(self._answered(self._asked("get", _RESOURCES[kind], name, "--output=json")))
+        answer = self._asked("get", _RESOURCES[kind], name, "--output=json")
+        if answer.returncode and _GONE in answer.stderr:
+            raise RankwiseError(f"The job {name} is gone.", "Somebody has removed it, or the cluster has.",
+                                "What it has saved is on its claim, if it had one.")
+        found = json.loads(self._answered(answer))
         return {each["type"]: each.get("message", "") for each in found.get("status", {}).get("conditions", [])
                 if each["status"] == "True"}
 
@@ -109,8 +118,8 @@ class Cluster:
 
     def _answered(self, answer: subprocess.CompletedProcess[str]) -> str:
         if answer.returncode:
-            raise RankwiseError("The cluster did not answer as expected.", f"kubectl says: {_last_line(answer.stderr)}",
-                                "The job may still run: see `kubectl get pods`.")
+            raise NoAnswerError("The cluster did not answer as expected.", f"kubectl says: {_last_line(answer.stderr)}",
+                                "The job may run all the same: see `kubectl get pods`.")
         return answer.stdout
 
     def _asked(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:

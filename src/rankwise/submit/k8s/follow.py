@@ -8,23 +8,23 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 
 from rankwise.errors import EXIT_FAILED, EXIT_USAGE
-from rankwise.submit.k8s.cluster import Cluster, Pod
+from rankwise.submit.k8s.cluster import Cluster, NoAnswerError, Pod
 from rankwise.submit.k8s.manifest import labels
 
 _SUCCESS = {"Complete", "Completed"}   # a Job and a TrainJob, a JobSet
 _FAILURE = "Failed"
+_TRIES = 10   # a cluster that is renewed does not answer for a while
 
 
 def follow(cluster: Cluster, kind: str, name: str, tell: Callable[[str], None], *, look_seconds: float = 2.0) -> int:
     """Show the log of pod 0, and of the pods that take its place, until the job ends; returns its exit code.
 
-    `tell` is called with what there is to say besides. Raises RankwiseError where the job is gone, or the cluster does
-    not answer.
+    `tell` is called with what there is to say besides. Raises RankwiseError where the job is gone, or the cluster has
+    not answered several times.
     """
     said, shown_of, shown_until = "", "", None
     while True:
-        conditions = cluster.conditions(kind, name)   # before the pods: the log of one that has ended is complete
-        pods = cluster.pods(labels(name))
+        conditions, pods = _seen(cluster, kind, name, look_seconds)
         first = next((pod for pod in reversed(pods) if pod.number == 0 and pod.has_log), None)
         if first is not None and (first.name != shown_of or first.phase == "Running"):
             since = shown_until if first.name == shown_of else None
@@ -36,6 +36,17 @@ def follow(cluster: Cluster, kind: str, name: str, tell: Callable[[str], None], 
             tell(waiting)
             said = waiting
         time.sleep(look_seconds)
+
+
+def _seen(cluster: Cluster, kind: str, name: str, look_seconds: float) -> tuple[dict[str, str], list[Pod]]:
+    """What is true of the job, and then its pods: so the log of a pod is complete once the job has ended."""
+    for _ in range(_TRIES):
+        try:
+            return cluster.conditions(kind, name), cluster.pods(labels(name))
+        except NoAnswerError as error:
+            problem = error
+            time.sleep(look_seconds)
+    raise problem
 
 
 def _exit_code(conditions: dict[str, str], pods: list[Pod], tell: Callable[[str], None]) -> int:

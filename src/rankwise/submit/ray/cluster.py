@@ -34,6 +34,9 @@ class Share:
 
 def reached(address: str) -> Any:
     """Ray, connected to the cluster at this address. Raises UsageError where it is not installed or does not answer."""
+    if address.startswith("ray://"):
+        raise UsageError(f"--address is {address}.", "That is Ray's client, of a machine outside the cluster.",
+                         "Submit from a machine of the cluster, or: ray job submit -- rankwise submit ray ...")
     try:
         import ray
     except ModuleNotFoundError:
@@ -59,7 +62,7 @@ def require_room(nodes: Sequence[dict[str, Any]], share: Share) -> None:
         f"{node['Resources'].get(name, 0):.0f} {name}" for name in share.of_a_node) for node in alive)
     raise UsageError(f"The job takes {share.nodes} node{'s' * (share.nodes > 1)}, each with {wanted}.",
                      f"The cluster has {len(fitting)} such ({has}).",
-                     "Take fewer --nodes, --devices or --cpus-per-device, or start more nodes.")
+                     "Take fewer --nodes, --devices or --cores-per-device, or start more nodes.")
 
 
 def require_sight(ray: Any, folder: Path, script: Path | None) -> None:

@@ -81,8 +81,12 @@ def submit(job: RayJob, address: str, tell: Callable[[str], None]) -> int:
         raise
     tell(f"the job {job.name} is handed to Ray; it waits until {job.share.nodes} "
          f"node{'s have' if job.share.nodes > 1 else ' has'} room for it.")
-    with _shown(output_file(job.output, 0)):
-        code = cluster.run(ray, job.part, job.share, restarts=job.restarts, storage=job.output)
+    try:
+        with _shown(output_file(job.output, 0)):
+            code = cluster.run(ray, job.part, job.share, restarts=job.restarts, storage=job.output)
+    except KeyboardInterrupt:
+        tell(f"interrupted; nothing of the job {job.name} runs any more.")
+        raise
     if code:
         tell(f"what each node has said: {job.output}")
     return code
