@@ -57,9 +57,11 @@ def settings() -> dict[str, str]:
     STORE.mkdir(parents=True, exist_ok=True)
     storage, containers = STORE / "storage.conf", STORE / "containers.conf"
     storage.write_text(f'[storage]\ndriver = "overlay"\ngraphroot = "{STORE}/store"\nrunroot = "{STORE}/run"\n')
-    limits = {name: resource.getrlimit(kind)[1] for name, kind in (
-        ("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC))}
-    own = ", ".join(f'"{name}={limit}:{limit}"' for name, limit in limits.items() if limit != resource.RLIM_INFINITY)
+    # buildah itself asks for no more processes than there are numbers for
+    files, processes = (resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    processes = most if processes == resource.RLIM_INFINITY else min(processes, most)
+    own = f'"nofile={files}:{files}", "nproc={processes}:{processes}"'
     runtime = 'runtime = "runc"\n' if shutil.which("runc") else ""   # crun asks for more of control groups
     containers.write_text(f'[containers]\ndefault_ulimits = [{own}]\n[engine]\n{runtime}cgroup_manager = "cgroupfs"\n'
                           'events_logger = "file"\n[network]\nnetwork_backend = "netavark"\n')

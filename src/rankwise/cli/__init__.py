@@ -21,6 +21,7 @@ Start here:
   rankwise report latest              a page of it: curves, split of the step, memory, advice
   rankwise recipes copy toy .         the shortest script, to change
   rankwise doctor                     is this machine fit to train on, and if not, what to change
+  rankwise image list                 containers to train and to work in, with CUDA or without
 """
 
 app = typer.Typer(name="rankwise", add_completion=True, epilog=_START, rich_markup_mode=None,
