@@ -1,4 +1,4 @@
-"""A real Slurm for tests: its own munge, controller and two nodes, in a folder of its own, on one machine or on hosts."""
+"""A real Slurm for tests: its own munge, controller and two nodes, in a folder, on one machine or on hosts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hosts import Host
 from launches import Ended, Launch
 
 needs_slurm = pytest.mark.skipif(
@@ -104,6 +105,28 @@ def slurm_on_one_machine(folder: Path) -> Iterator[Slurm]:
     nodes = [_NODE.format(name=name, host="localhost", port=port) for name, port in zip(names, ports[1:], strict=True)]
     with _running(folder, "localhost", ports, names, nodes, [(), (), ()]) as slurm:
         yield slurm
+
+
+@contextlib.contextmanager
+def slurm_on_hosts(folder: Path, hosts: Sequence[Host]) -> Iterator[Slurm]:
+    """The first host has the controller and the users, each of the other two is a node; all know each other's names."""
+    names = ["login", "n1", "n2"]
+    file = folder / "hosts"
+    folder.mkdir(exist_ok=True)
+    file.write_text("".join(f"{host.address} {name}\n" for host, name in zip(hosts, names, strict=True))
+                    + "127.0.0.1 localhost\n")
+    prefixes = [_as_host(host, name, file) for host, name in zip(hosts, names, strict=True)]
+    nodes = [_NODE.format(name=name, host=name, port=6818) for name in names[1:]]
+    with _running(folder, "login", [6817], names[1:], nodes, prefixes) as slurm:
+        yield slurm
+
+
+def _as_host(host: Host, name: str, file: Path) -> list[str]:
+    """Runs a command on this host, under its name, with a list of all hosts; it keeps the machine's /sys, which
+    `ip netns exec` would hide and a node of Slurm needs."""
+    inside = 'mount --bind "$1" /etc/hosts && hostname "$0" && shift && exec "$@"'
+    return ["nsenter", f"--net=/run/netns/{host.name}", "unshare", "--mount", "--uts", "--propagation", "slave", "sh",
+            "-c", inside, name, str(file)]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ Examples:
   rankwise submit slurm train.py --nodes 2 --devices 4 --dry-run            the batch script, to read
   rankwise submit slurm train.py --nodes 2 --devices 4 --time 12:00:00 -- --epochs 90
   rankwise submit slurm fashion --devices 4 --accelerator cpu --no-follow   submitted, and left alone
-  rankwise submit slurm train.py --verify 1,2,4          an array: is it the same training on 1, 2 and 4 devices?
+  rankwise submit slurm train.py --verify 2,4            an array: is it the same training on 2 devices, and on 4?
   rankwise submit slurm doctor --nodes 4 --devices 8     are these machines fit to train on?
   rankwise submit slurm train.py --sbatch=--qos=long --sbatch=--exclusive
 
@@ -45,8 +45,8 @@ def _slurm(
                                                "partition's)")] = None,
     sbatch: Annotated[list[str] | None, typer.Option(show_default=False, help="a further option of sbatch, as it is: "
                                                      "--sbatch=--qos=long; may be given again")] = None,
-    verify: Annotated[str | None, typer.Option(show_default=False, help="verify the training on these numbers of "
-                                               "devices instead, each in a job of an array: 1,2,4")] = None,
+    verify: Annotated[str | None, typer.Option(show_default=False, help="verify the training instead, on each of these "
+                                               "numbers of devices in a job of an array: 2,4")] = None,
     shared: Annotated[bool, typer.Option("--shared", help="the machines have script, folder and Python at the same "
                                          "paths, whatever the disk looks like")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the batch script, and submit nothing")] = False,

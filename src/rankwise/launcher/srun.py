@@ -45,9 +45,9 @@ def meeting() -> Iterator[None]:
     from rankwise.launcher.rendezvous import interface_towards, parse_endpoint
     host, port = parse_endpoint(f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}")
     interface = interface_towards(host) if environment.lacks("GLOO_SOCKET_IFNAME") else None
-    with (environment.changed({**variables, **environment.SERVED,
-                               **({"GLOO_SOCKET_IFNAME": interface} if interface else {})}),
-          _served(host, port, rank=int(variables["RANK"]), ranks=int(variables["WORLD_SIZE"]))):
+    gloo = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    with (_served(host, port, rank=int(variables["RANK"]), ranks=int(variables["WORLD_SIZE"])),
+          environment.changed({**variables, **environment.SERVED, **gloo})):   # afterwards: torch ignores a taken port
         yield
 
 

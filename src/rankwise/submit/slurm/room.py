@@ -14,7 +14,7 @@ def of_partition(machines: Sequence[Machine], partition: str | None) -> list[Mac
 
     Raises UsageError where there is none of that name, or no default.
     """
-    names = list(dict.fromkeys(machine.partition for machine in machines))
+    names = sorted({machine.partition for machine in machines})
     found = [machine for machine in machines
              if (machine.partition == partition if partition else machine.is_in_default)]
     if found:

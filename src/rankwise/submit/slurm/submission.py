@@ -29,7 +29,7 @@ def job_of(work: Work, *, verify: str | None, **asked: Any) -> SlurmJob:
     Raises UsageError for values that cannot be used, and for a target or a run that is not there.
     """
     target = None if work.is_doctor else resolve(work.target, as_module=work.is_module)
-    worlds = () if verify is None else tuple(listoptions.numbers("--verify", verify))
+    worlds = () if verify is None else _worlds(verify)
     if not work.is_doctor and not worlds:
         runfolder.resume_from(work.settings)
     return SlurmJob(
@@ -61,6 +61,15 @@ def submit(work: Work, job: SlurmJob, tell: Callable[[str], None], *, is_shared:
         cluster.cancel(job_id)
         tell(f"Interrupted; job {job_id} is cancelled. What it had saved stays.")
         return EXIT_INTERRUPTED
+
+
+def _worlds(verify: str) -> tuple[int, ...]:
+    """The elements of the array; one device, the reference in each, is none. Raises UsageError where none is left."""
+    worlds = tuple(world for world in listoptions.numbers("--verify", verify) if world > 1)
+    if not worlds:
+        raise UsageError(f"--verify is {verify}.", "One device is what the others are compared with.",
+                         "Give --verify 2,4, for example.")
+    return worlds
 
 
 def _needed(work: Work) -> dict[str, Path]:
