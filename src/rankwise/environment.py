@@ -84,6 +84,12 @@ def store_is_served() -> bool:
     return all(os.environ.get(name) == value for name, value in SERVED.items())
 
 
+def machine() -> int | None:
+    """The number of this process's machine, as its launcher counts them; None where it does not say."""
+    text = os.environ.get("GROUP_RANK", "")
+    return int(text) if text.isdecimal() else None
+
+
 def attempt() -> int:
     """How often the ranks of this run were started before.
 

@@ -45,12 +45,13 @@ def take_part(world: World, settings: Settings, show: Callable[[Examination], No
     """
     from rankwise.doctor.ranks.conclusion import examination
     from rankwise.doctor.ranks.report import Report
-    from rankwise.doctor.ranks.steps import machine_of, machines_of
+    from rankwise.doctor.ranks.steps import machine_of
     from rankwise.doctor.ranks.taking import take_part as take
     facts = None
     if world.local_rank == 0:
-        address = environment.store_address()
-        facts = read_facts(Task(nodes=machines_of(world), node_rank=machine_of(world),
+        address, step = environment.store_address(), environment.step()
+        nodes = -(-world.size // world.local_size) if step is None else step.nodes
+        facts = read_facts(Task(nodes=nodes, node_rank=machine_of(world),
                                 endpoint=f"{address[0]}:" if address else None), limit_seconds=settings.timeout)
     findings, words = (check(facts), facts.own_words) if facts is not None else ([], ())
 

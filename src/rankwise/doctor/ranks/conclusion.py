@@ -16,7 +16,8 @@ def examination(reports: Sequence[Report], findings: Sequence[Finding], own_word
                 link: Nominal | None, launcher_words: str = "") -> Examination:
     """`findings` and `own_words` are of this machine, machine 0; of the others, what is not well is shown."""
     words = {word for report in reports for word in report.own_words} | set(own_words)
-    elsewhere = [replace(found, machine=report.machine) for report in reports if report.machine
+    speakers = {report.machine: report for report in reversed(reports) if report.machine_findings}
+    elsewhere = [replace(found, machine=machine) for machine, report in sorted(speakers.items()) if machine
                  for found in (Finding(**{**each, "private": tuple(each["private"])})
                                for each in report.machine_findings) if found.verdict in (FAULT, WARNING)]
     return Examination(findings=[*findings, *findings_of(reports, link, launcher_words), *elsewhere],

@@ -35,7 +35,9 @@ def findings_of(reports: Sequence[Report], link: Nominal | None, launcher_words:
 def presence(reports: Sequence[Report], launcher_words: str = "") -> Seen:
     """Every rank came, and came through. Of those that did not, the silent ones come first: the others lost them."""
     absent = [each.rank for each in reports if not each.has_joined]
-    silent = [each for each in reports if each.has_joined and not each.is_through and not each.problem]
+    waiting = {"meeting the other ranks"} if absent else set()
+    silent = [each for each in reports if each.has_joined and not each.is_through and not each.problem
+              and each.step not in waiting]
     told = [each for each in reports if each.problem]
     parts = []
     if absent:
@@ -51,6 +53,7 @@ def presence(reports: Sequence[Report], launcher_words: str = "") -> Seen:
     if not parts:
         return ok(f"{len(reports)} ranks with {reports[0].backend} came through: {_devices(reports)}.")
     remedy = ("Start them all, with the same endpoint; see that machines reach each other." if absent else
+              "See the finding on links below." if any(pair.problem for each in reports for pair in each.pairs) else
               "Look at that rank's machine: memory that ran out (dmesg), a GPU's error (nvidia-smi), its network.")
     return fault(" ".join(parts), remedy)
 

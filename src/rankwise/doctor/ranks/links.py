@@ -38,8 +38,9 @@ def pairs(reports: Sequence[Report]) -> Seen:
     fastest = max(rates.values())
     slow = {key for key, rate in rates.items() if rate < _SLOW_SHARE * fastest}
     latency = seconds(max(pair.latency_seconds or 0 for pair in found.values()))
-    said = (f"{len(found)} link{'s' * (len(found) > 1)}, {byte_count(min(rates.values()))}/s to "
-            f"{byte_count(fastest)}/s, {latency} at most for a small message")
+    slowest = f"{byte_count(min(rates.values()))}/s to " if len(rates) > 1 else ""
+    said = (f"{len(found)} link{'s' * (len(found) > 1)}, {slowest}{byte_count(fastest)}/s, {latency} at most for a "
+            "small message")
     if slow:
         return warning(f"{_who(slow, found)} {_verb(slow, found, 'is', 'are')} slow: less than "
                        f"{percent(_SLOW_SHARE)} of the fastest link. {said}.",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rankwise import environment
 from rankwise.doctor.ranks import collectives, pairs, speed
 from rankwise.doctor.ranks.collectives import Peers
 from rankwise.doctor.ranks.line import Line
@@ -21,7 +22,7 @@ from rankwise.quantities import byte_count
 from rankwise.world import World, listed
 
 _POLL_SECONDS = 0.1
-STEPS = 9   # for a progress line: with one machine one less
+_JOIN_SECONDS = 30.0   # or the limit, if that is longer: one rank of a machine looks at it before it comes
 
 
 class Steps:
@@ -55,12 +56,12 @@ class Steps:
         # Loaded by the first group, and slowly: within a pair's limit there is no time for it.
         importlib.import_module("torch.distributed.nn.functional")
         self._at("meeting the other ranks")
-        self._await_all()
+        machines = self._await_all()
         self._at("the same computation on each rank")
         self._found["work_seconds"] = tuple(speed.work(self._device))
         self._found["copy_bytes_per_second"] = speed.memory_copy(self._device)
-        if machines_of(self._world) > 1:
-            self._meet_machines()
+        if len(set(machines)) > 1:
+            self._meet_machines(machines)
         self._at("forming the group of all ranks")
         group = Group.open(self._world, self._device, store=self._connect("all"), timeout_seconds=self._limit_seconds)
         try:
@@ -78,11 +79,11 @@ class Steps:
         for timing in speed.all_reduces(self._device, lambda size: self._at(f"all-reduces of {byte_count(size)}")):
             self._found["timings"] = (*self._found.get("timings", ()), timing)
 
-    def _meet_machines(self) -> None:
-        """One rank of each machine tests the links; the others wait, for longer than that may take."""
-        machine, machines = machine_of(self._world), machines_of(self._world)
+    def _meet_machines(self, of_ranks: list[int]) -> None:
+        """The first rank of each machine tests the links; the others wait, for longer than that may take."""
+        machine, machines = of_ranks[self._world.rank], len(set(of_ranks))
         self._at("pairs of machines")
-        if self._world.local_rank == 0:
+        if of_ranks.index(machine) == self._world.rank:
             met = pairs.meet_all(machine, machines, self._device, self._line, self._connect,
                                  limit_seconds=self._limit_seconds)
             self._found["pairs"] = tuple(met)
@@ -96,13 +97,20 @@ class Steps:
         if any(said) or None in said:
             raise RankwiseError("Not all machines reach each other: the group of all ranks is not formed.", "", "")
 
-    def _await_all(self) -> None:
-        """No collective is begun before every rank is there: one that waits in it does not know for whom."""
-        deadline = time.monotonic() + self._limit_seconds
-        while missing := [rank for rank in range(self._world.size) if self._line.step_of(rank) is None]:
+    def _await_all(self) -> list[int]:
+        """No collective is begun before every rank is there: one that waits in it does not know for whom.
+
+        Returns the machine of each rank.
+        """
+        ranks = range(self._world.size)
+        self._line.post(f"machine/{self._world.rank}", str(self._found["machine"]))
+        limit_seconds = max(self._limit_seconds, _JOIN_SECONDS)
+        deadline = time.monotonic() + limit_seconds
+        while missing := [rank for rank in ranks if self._line.read(f"machine/{rank}") is None]:
             if time.monotonic() > deadline:
-                raise RankwiseError(f"Rank {listed(missing)} did not come within {self._limit_seconds:.0f} s.", "", "")
+                raise RankwiseError(f"Rank {listed(missing)} did not come within {limit_seconds:.0f} s.", "", "")
             time.sleep(_POLL_SECONDS)
+        return [int(self._line.read(f"machine/{rank}") or 0) for rank in ranks]
 
     def _at(self, step: str) -> None:
         self._step = step
@@ -112,12 +120,9 @@ class Steps:
 
 
 def machine_of(world: World) -> int:
-    """The number of this rank's machine, where a launcher puts the same number of ranks on each."""
-    return world.rank // world.local_size
-
-
-def machines_of(world: World) -> int:
-    return -(-world.size // world.local_size)
+    """The number of this rank's machine: its launcher's, or else as if each had the same number of ranks."""
+    said = environment.machine()
+    return world.rank // world.local_size if said is None else said
 
 
 def _software() -> dict[str, str]:
