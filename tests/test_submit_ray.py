@@ -56,6 +56,15 @@ def work(target: str = "toy", **settings: Any) -> Work:
     return Work.of(target, ["--epochs", "3"], {**vars(Settings()), **settings}, is_module=False)
 
 
+@pytest.mark.parametrize(("address", "says"), [
+    ("ray://head:10001", "client"), ("head", "listens there"), ("127.0.0.1:1", "refused"),
+    ("127.0.0.1:70000", "listens"), ("127.0.0.1:port", "listens"), ("no-such-host.invalid:6379", "listens")])
+def test_addresses_where_no_cluster_is(address: str, says: str) -> None:
+    """Refused at once."""
+    with pytest.raises(UsageError, match=rf"--address is {address}(.|\n)*{says}"):
+        cluster.reached(address)
+
+
 @pytest.mark.parametrize(("share", "nodes", "says"), [
     ({"nodes": 2, "devices": 2, "uses_gpus": True}, [node("a", CPU=8, GPU=4), node("b", CPU=8, GPU=1)],
      r"2 nodes, each with 2 CPU and 2 GPU(.|\n)*has 1 such \(a: 8 CPU, 4 GPU; b: 8 CPU, 1 GPU\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from rankwise.errors import EXIT_FAILED, RankwiseError, UsageError
 from rankwise.submit.ray.node import Part, problem_here, run_part
 
 _CHECK_SECONDS = 90.0
+_CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,8 @@ def reached(address: str) -> Any:
     if address.startswith("ray://"):
         raise UsageError(f"--address is {address}.", "That is Ray's client, of a machine outside the cluster.",
                          "Submit from a machine of the cluster, or: ray job submit -- rankwise submit ray ...")
+    if address != "auto":
+        _require_listening(address)
     try:
         import ray
     except ModuleNotFoundError:
@@ -48,6 +52,16 @@ def reached(address: str) -> Any:
         raise UsageError(f"No Ray cluster answers at {address}.", f"Ray says: {str(error).strip().splitlines()[0]}",
                          "Start one with `ray start --head`, or give --address HOST:6379 of its head.") from None
     return ray
+
+
+def _require_listening(address: str) -> None:
+    """Raise UsageError where nothing listens at HOST:PORT: Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise UsageError(f"--address is {address}.", f"No Ray cluster listens there: {error}.",
+                         "Give --address HOST:6379 of its head; `ray status` tells of it on a node.") from None
 
 
 def require_room(nodes: Sequence[dict[str, Any]], share: Share) -> None:
