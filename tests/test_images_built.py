@@ -104,16 +104,15 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 
 
 @pytest.mark.parametrize(("lines", "broken"), [
-    (["USER 0"], {"user"}),
-    (['HEALTHCHECK CMD ["true"]'], {"health check"}),
-    (["USER 0", f"RUN mv {SITE}/numpy-2.4.6.dist-info {SITE}/numpy-2.4.5.dist-info && sed -i s/2.4.6/2.4.5/ "
-      f"{SITE}/numpy-2.4.5.dist-info/METADATA", "USER 10001:10001"], {"lock"}),
-    (["USER 0", f"RUN echo 'raise RuntimeError' > {SITE}/rankwise/cli/doctor.py && rm /usr/bin/g++ /usr/bin/c++",
-      "USER 10001:10001"], {"doctor", "torch.compile", "training"}),
-], ids=["root", "health", "lock", "doctor"])
+    (["USER 0", 'HEALTHCHECK CMD ["true"]', f"RUN mv {SITE}/rich-15.0.0.dist-info {SITE}/rich-14.9.9.dist-info "
+      f"&& sed -i s/15.0.0/14.9.9/ {SITE}/rich-14.9.9.dist-info/METADATA"], {"user", "health check", "lock"}),
+    (["USER 0", f"RUN rm -r {SITE}/rankwise/cli/__pycache__ /usr/bin/g++ /usr/bin/c++ "
+      f"&& echo 'raise RuntimeError' > {SITE}/rankwise/cli/doctor.py", "USER 10001:10001"],
+     {"doctor", "torch.compile", "training"}),
+], ids=["settings", "programs"])
 def test_a_broken_image_is_seen(lines: list[str], broken: set[str], tmp_path: Path,
                                 capsys: pytest.CaptureFixture[str]) -> None:
-    """One thing is broken on purpose, and that one is named; exit code 1."""
+    """Things are broken on purpose, and those are named; exit code 1."""
     tag = derived(tmp_path, *lines)
     try:
         code, text = image(capsys, "check", "train", "--engine", "podman", "--tag", tag, "--json")
