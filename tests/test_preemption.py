@@ -218,6 +218,19 @@ def test_a_rank_that_hears_it_again_is_interrupted() -> None:
     assert "KeyboardInterrupt" in answer
 
 
+def test_a_rank_of_our_launcher_takes_a_second_signal_for_the_same_notice(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm signals every process of a step, and the launcher passes on what it heard."""
+    monkeypatch.setenv("RANKWISE_JOB", str(tmp_path / "job.json"))
+    asked = Asked()
+    with preemption.heeded(asked, None, grace_seconds=30, run_folder=tmp_path):   # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        while not asked.wishes:
+            time.sleep(0.01)
+    assert asked.wishes == ["stop"]
+
+
 def test_signals_are_as_before_when_the_run_has_ended(tmp_path: Path) -> None:
     """A rank in a program of the user's leaves its signals alone afterwards."""
     before = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)]
