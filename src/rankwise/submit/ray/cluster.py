@@ -38,7 +38,7 @@ def reached(address: str) -> Any:
     """Ray, connected to the cluster at this address. Raises UsageError where it is not installed or does not answer."""
     if address.startswith("ray://"):
         raise UsageError(f"--address is {address}.", "That is Ray's client, of a machine outside the cluster.",
-                         "Submit from a machine of the cluster, or: ray job submit -- rankwise submit ray ...")
+                         "Submit from a machine of the cluster.")
     if address != "auto":
         _require_listening(address)
     try:
