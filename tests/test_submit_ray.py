@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +19,7 @@ from launches import RANKWISE, Ended, Launch, run, wait_for
 from rankwise.errors import UsageError
 from rankwise.settings import Settings
 from rankwise.submit.ray import cluster
-from rankwise.submit.ray.node import problem_here
+from rankwise.submit.ray.node import Part, problem_here, run_part
 from rankwise.submit.ray.submission import job_of
 from rankwise.submit.work import Work
 from raycluster import RAY, drain, pids, ray_cluster
@@ -105,6 +107,23 @@ def test_what_a_node_says_of_itself(tmp_path: Path) -> None:
     assert "/here/train.py" in problem_here("/here", str(token), "/here/train.py", __version__)
     assert "it has rankwise" in problem_here("/here", str(token), None, "0.0.1")
     assert problem_here("/here", str(token), None, __version__) == ""
+
+
+@pytest.mark.parametrize(("words", "code", "says"), [(("--version",), 0, "rankwise"), (("nonsense",), 2, "nonsense")])
+def test_what_a_worker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int,
+                            says: str) -> None:
+    """It runs rankwise with these words, as node 0 of a Ray that is made up, and keeps what that says."""
+    made_up = {name: ModuleType(name) for name in ("ray", "ray.train", "ray.train.collective", "ray.util")}
+    train, collective, util = made_up["ray.train"], made_up["ray.train.collective"], made_up["ray.util"]
+    vars(train).update(get_context=lambda: SimpleNamespace(get_world_rank=lambda: 0), get_preemption_info=lambda: None,
+                       collective=collective)
+    vars(collective).update(broadcast_from_rank_zero=lambda value: value)
+    vars(util).update(get_node_ip_address=lambda: "127.0.0.1")
+    vars(made_up["ray"]).update(train=train, util=util)
+    for name, module in made_up.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert run_part(Part(words=words, folder=str(tmp_path), output=str(tmp_path), threads=1)) == code
+    assert says in (tmp_path / "node0.log").read_text()
 
 
 def test_ray_is_not_installed(tmp_path: Path) -> None:
