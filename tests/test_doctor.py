@@ -17,6 +17,7 @@ import pytest
 from hosts import hosts, needs_hosts
 from launches import RANKWISE, TORCHRUN, Ended, Launch, run
 from rankwise.doctor.facts import Task, Unread, reading
+from slurm import needs_slurm, slurm_on_one_machine
 
 UNSHARE = shutil.which("unshare")
 needs_namespaces = pytest.mark.skipif(os.geteuid() != 0 or UNSHARE is None or sys.platform != "linux",
@@ -162,6 +163,24 @@ def test_as_a_job_of_torchrun(tmp_path: Path) -> None:
     assert ended.code == 0, ended.text
     assert ended.out.count("rankwise doctor:") == 1
     assert "2 ranks with gloo came through" in " ".join(ended.out.split())
+
+
+@needs_slurm
+@pytest.mark.environment
+@pytest.mark.timeout(300)
+def test_as_a_job_of_slurm(tmp_path: Path) -> None:
+    """As ranks, of which two nodes have different numbers; and as a launcher on each node. One of them prints."""
+    own = tmp_path / "own"
+    own.mkdir()
+    with slurm_on_one_machine(tmp_path / "slurm") as slurm:
+        ranks = slurm.run(["srun", "-N2", "-n4", *RANKWISE, "doctor", "--json"], own, 120)
+        launchers = slurm.run(["srun", "-N2", "--ntasks-per-node", "1", *RANKWISE, "doctor", "--devices", "1"], own,
+                              120)
+    assert ranks.code == 0, ranks.text
+    measured = json.loads(ranks.out)["measurements"]
+    assert (measured["ranks"], [pair["machines"] for pair in measured["pairs"]]) == (4, [[0, 1]])
+    assert launchers.code == 0, launchers.text
+    assert "2 ranks with gloo came through" in " ".join(launchers.out.split())
 
 
 @pytest.mark.environment

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rankwise import environment
+from rankwise import environment, processor
 from rankwise.doctor.ranks import collectives, pairs, speed
 from rankwise.doctor.ranks.collectives import Peers
 from rankwise.doctor.ranks.line import Line
@@ -134,4 +134,4 @@ def _software() -> dict[str, str]:
 
 
 def _name_of(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor.model()
