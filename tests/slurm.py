@@ -24,11 +24,13 @@ needs_slurm = pytest.mark.skipif(
 _START_SECONDS = 20.0
 _STOP_SECONDS = 15.0
 
-# Everything of it lies in one folder. Two nodes of two cores and two devices stand for GPUs (/dev/null in fact).
+# Everything of it lies in one folder. Each node has four cores and two devices that stand for GPUs (/dev/null in fact).
+# Jobs are numbered from anywhere on: ranks meet at a port that follows from the number, and two Slurms may run here.
 _CONFIGURATION = """\
 ClusterName=rankwise
 SlurmctldHost={control}
 SlurmctldPort={ports[0]}
+FirstJobId={ports[0]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
