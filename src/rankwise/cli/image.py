@@ -26,8 +26,9 @@ Examples:
   rankwise image shell dev --cuda 13.0              a shell in it, in this folder
   rankwise image run dev --publish 8888             JupyterLab on http://127.0.0.1:8888, with its token
 
-Exit codes: 0 success, 1 the build or a check failed, 2 usage, 130 interrupted; of `run` and `shell` the command's own.
 """
+_EXIT_CODES = ("Exit codes: 0 success, 1 the build or a check failed, 2 usage, 130 interrupted; of `run` and `shell` "
+               "the command's own.")
 _BUILD_SECONDS = 7200.0
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", show_default=False, help="train: small, for clusters; "
@@ -50,12 +51,12 @@ Lock = Annotated[Path | None, typer.Option(show_default=False, help="lock of you
 def add_to(app: typer.Typer) -> None:
     """Make it a group of commands of `app`."""
     group = typer.Typer(help="Container images for training and for development: write, build, check, enter.",
-                        epilog=_EXAMPLES, rich_markup_mode=None)
+                        epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", rich_markup_mode=None)
     group.callback(invoke_without_command=True)(_image)
     for command, meaning in ((_list, "List the images that there can be."), (_write, "Write what one is built from."),
                              (_build, "Build one."), (_check, "Prove that one keeps what it promises."),
                              (_run, "Run a command in one, in this folder."), (_shell, "Enter one, in this folder.")):
-        group.command(command.__name__.strip("_"), short_help=meaning)(command)
+        group.command(command.__name__.strip("_"), short_help=meaning, epilog=_EXIT_CODES)(command)
     app.add_typer(group, name="image")
 
 

@@ -58,8 +58,9 @@ def find(name: str | None, *, to_run: bool) -> Engine:
     raise UsageError(
         f"No container engine was found: {' or '.join(wanted)}.",
         f"{' and '.join(silent)} is installed and does not answer: its daemon may not run, or may not be yours to use."
-        if silent else "None of them is installed here.",
-        "Start it, or install podman (apt-get install podman); `rankwise image write` needs none.")
+        if silent else "It is not installed here." if name else "None of them is installed here.",
+        ("Start it, or install" if silent else "Install") +
+        " podman (apt-get install podman), which needs no daemon; `rankwise image write` needs none of them.")
 
 
 def _answers(name: str, program: str) -> bool:
