@@ -148,7 +148,7 @@ def _check(kind: Kind, *, cuda: Cuda = "cpu", torch: Torch = None, tag: Tag = No
     from rankwise.images.proof import STEPS, prove
     from rankwise.jobprogress import Progress
     variant = _chosen(kind, cuda, torch)
-    text = lock.read_text(encoding="utf-8") if lock else variant.lock
+    text = _text(lock, variant)
     whole = None if text is None else text + (locks.of_dev() if kind == "dev" else "")
     with Progress(1, STEPS) as progress:
         proof = prove(find(engine, to_run=True), tag or variant.tag, whole, lambda what: progress.tell(what, 0))
@@ -215,8 +215,17 @@ def _chosen(kind: str, cuda: str, torch: str | None) -> Variant:
 def _context(folder: Path, variant: Variant, mirror: str, base: str | None, lock: Path | None,
              links: Path | None = None) -> list[Path]:
     from rankwise.images import context, sources
-    if lock is not None and not lock.is_file():
+    return context.write(folder, variant, base=base or sources.base().image, mirror=sources.mirror(mirror),
+                         lock=_text(lock, variant), links=links)
+
+
+def _text(lock: Path | None, variant: Variant) -> str | None:
+    """The lock of one's own, else the recorded one, if any."""
+    from rankwise.images.locks import read
+    if lock is None:
+        return variant.lock
+    if not lock.is_file():
         raise UsageError(f"--lock is {lock}.", "There is no such file.", "Give a file that is there.")
-    text = lock.read_text(encoding="utf-8") if lock else variant.lock
-    return context.write(folder, variant, base=base or sources.base().image, mirror=sources.mirror(mirror), lock=text,
-                         links=links)
+    text = lock.read_text(encoding="utf-8")
+    read(text)   # it raises for what is no lock
+    return text
