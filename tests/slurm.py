@@ -95,7 +95,11 @@ class Slurm:
         return answer
 
     def start_now(self, job: str) -> None:
-        """Spare a requeued job the two minutes that Slurm lets it wait."""
+        """Spare a requeued job the two minutes that Slurm lets it wait; a moment of them it needs.
+
+        One that starts in the second of its end is killed: it bears the credential that was revoked then.
+        """
+        time.sleep(2)
         self.says("scontrol", "update", f"jobid={job}", "StartTime=now")
 
 
