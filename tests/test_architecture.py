@@ -19,7 +19,7 @@ LAYERS = [
     ["world", "settings", "keys", "microbatch", "structure", "places", "pulse", "lifetime", "listoptions",
      "quantities", "stepparts", "processor", "rankstatus", "releases", "srun"],
     ["environment", "runfolder", "history", "page", "jobprogress", "ledger"],
-    ["device", "group", "collectives", "sidechannel"],
+    ["device", "group", "collectives", "sidechannel", "stopwatch"],
     ["orderfree", "stepagreement", "watchdog"],
     ["modes", "data", "step", "checkpoint", "monitor", "prepared", "inhand", "totals", "witness"],
     ["datasets", "saving"],

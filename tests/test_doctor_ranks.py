@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ranks import run_plain
+from rankwise import stopwatch
 from rankwise.doctor.finding import FAULT, OK, WARNING, Finding
 from rankwise.doctor.nominal import Nominal
-from rankwise.doctor.ranks import attendance, links, speed, steps
+from rankwise.doctor.ranks import attendance, links, steps
 from rankwise.doctor.ranks.attendance import Attendance
 from rankwise.doctor.ranks.findings import findings_of
 from rankwise.doctor.ranks.pairs import rounds
@@ -77,7 +78,7 @@ def hang(world: World) -> None:
 
 def part(world: World, breaking: Any) -> tuple[int, list[Finding]]:
     """One rank of an examination, of which something is broken; the findings on rank 0."""
-    speed.SIZES_BYTES = (1024, 65536)   # all in this process alone
+    stopwatch.SIZES_BYTES = (1024, 65536)   # all in this process alone
     attendance._LAST_WORD_SECONDS = 1.0
     steps._JOIN_SECONDS = 0.0
     if breaking is not None:
