@@ -13,6 +13,7 @@ from rankwise.errors import EXIT_INTERRUPTED, EXIT_USAGE, RankwiseError
 
 _START = """\b
 Start here:
+  rankwise doctor                     is this machine fit to train on, and if not, what to change
   rankwise run fashion --devices 2    train a small data set on two devices
   rankwise run train.py --devices 4   your own script; its options come after `--`
   rankwise verify train.py            is it the same training on 1, 2 and 4 devices?
@@ -20,8 +21,8 @@ Start here:
   rankwise watch latest               the run that was started last, while it trains
   rankwise report latest              a page of it: curves, split of the step, memory, advice
   rankwise recipes copy toy .         the shortest script, to change
-  rankwise doctor                     is this machine fit to train on, and if not, what to change
   rankwise image list                 containers to train and to work in, with CUDA or without
+  rankwise submit slurm train.py --nodes 2 --devices 4     as a job of the cluster; k8s and ray are the others
 """
 
 app = typer.Typer(name="rankwise", add_completion=True, epilog=_START, rich_markup_mode=None,

@@ -50,7 +50,7 @@ Lock = Annotated[Path | None, typer.Option(show_default=False, help="lock of you
 
 def add_to(app: typer.Typer) -> None:
     """Make it a group of commands of `app`."""
-    group = typer.Typer(help="Container images for training and for development: write, build, check, enter.",
+    group = typer.Typer(help="Container images: list, write, build, check and enter them.",
                         epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", rich_markup_mode=None)
     group.callback(invoke_without_command=True)(_image)
     for command, meaning in ((_list, "List the images that there can be."), (_write, "Write what one is built from."),

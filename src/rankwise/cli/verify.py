@@ -28,7 +28,7 @@ Exit code: 0 the same training, 1 another one, 2 it could not be run.
 
 def add_to(app: typer.Typer) -> None:
     """Make it a command of `app`."""
-    app.command("verify", epilog=_EXAMPLES)(_verify)
+    app.command("verify", short_help="Is a training the same on other numbers of devices?", epilog=_EXAMPLES)(_verify)
 
 
 def _verify(
