@@ -8,16 +8,25 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankwise import environment
-from rankwise.errors import EXIT_PREEMPTED
+from rankwise.errors import EXIT_FAILED, EXIT_PREEMPTED
 
 _LOOK_SECONDS = 2.0
-_RUN = ("import sys; from rankwise.lifetime import end_with_parent; end_with_parent(int(sys.argv.pop(1))); "
-        "from rankwise.cli import main; main()")
+_LONGEST_NOTICE_SECONDS = 3600.0
+_RUN = """import signal, sys
+from rankwise.cli import main
+from rankwise.lifetime import end_with_parent
+end_with_parent(int(sys.argv.pop(1)))
+try:
+    main()
+finally:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)   # a notice that comes too late changes nothing
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +65,8 @@ def problem_here(folder: str, token: str, script: str | None, version: str) -> s
 def run_part(part: Part) -> int:
     """The node's part, from start to end, in a process of its own that ends with this one; returns its exit code.
 
-    A worker whose node is about to be taken away does not return when the ranks have saved: to Ray Train it was taken
-    with its node, so that all parts start again, on other nodes.
+    Where a node will be taken away and the ranks have saved for it, no worker returns: Ray Train would take the job for
+    done. It ends the workers when the notice has run out, and starts all parts again, on other nodes.
     """
     import ray.train
     import ray.train.collective
@@ -70,31 +79,29 @@ def run_part(part: Part) -> int:
           environment.changed({"OMP_NUM_THREADS": str(part.threads)})):   # Ray sets it to all cores of the node
         process = subprocess.Popen([sys.executable, "-c", _RUN, str(os.getpid()), *words], cwd=part.folder,
                                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    taken = _looked_after(process)
+    has_notice = _looked_after(process)
     code = process.wait()
-    if node in taken and code == EXIT_PREEMPTED:
-        os._exit(code)
-    return code
+    if has_notice and code == EXIT_PREEMPTED:
+        time.sleep(_LONGEST_NOTICE_SECONDS)
+    return code if code >= 0 else EXIT_FAILED
 
 
-def _looked_after(process: subprocess.Popen[bytes]) -> list[int]:
-    """Wait until node 0's process has ended; returns the nodes that Ray says meanwhile will be taken away.
+def _looked_after(process: subprocess.Popen[bytes]) -> bool:
+    """Wait until node 0's process has ended; returns whether Ray gives notice meanwhile that a node will be taken away.
 
     The notice is passed on. Every node looks equally often: Ray's calls wait for all of them.
     """
     import ray.train
     import ray.train.collective
-    taken: list[int] = []
-    is_over = False
+    has_notice = is_over = False
     while not is_over:
-        notice = ray.train.get_preemption_info()
-        if notice is not None and not taken:
-            taken = notice.preempted_ranks
+        if ray.train.get_preemption_info() is not None and not has_notice:
+            has_notice = True
             process.send_signal(signal.SIGUSR1)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_SECONDS)
         is_over = ray.train.collective.broadcast_from_rank_zero(process.poll() is not None)
-    return taken
+    return has_notice
 
 
 def _filled(words: Sequence[str], node: int, endpoint: str) -> list[str]:
