@@ -2,7 +2,7 @@
 # make test    run the tests
 # make lint    ruff and mypy
 # make soak    kill ranks, savers and data workers of real runs, more than a hundred times (half an hour)
-# make environment   start real containers, a real Slurm and a real Ray, where they are installed (docs/clusters.md)
+# make environment   start real containers (after make images), a real Slurm and a real Ray (docs/clusters.md)
 # make images   build and check the container images without CUDA (podman, buildah; see docs/images.md for IMAGES=...)
 # make bench   measure the step and the launch, each with its control (minutes; see benchmarks/)
 #
@@ -28,7 +28,7 @@ lint: .venv/ready-dev
 soak: .venv/ready-dev
 	$(call timed,The soak,$(BIN)/python -m pytest -q -s -m soak)
 
-environment: .venv/ready-dev
+environment: .venv/ready-environment
 	$(call timed,The environments,$(BIN)/python -m pytest -q -rs -m environment)
 
 images: .venv/ready
@@ -49,4 +49,8 @@ bench: .venv/ready
 
 .venv/ready-dev: .venv/ready
 	$(call timed,Setting up the tools,$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]')
+	@touch $@
+
+.venv/ready-environment: .venv/ready-dev
+	$(call timed,Setting up Ray,$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]')
 	@touch $@
