@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import time
@@ -232,12 +233,45 @@ def test_a_script_goes_along(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\n")
     text = manifest(planned(work(str(script))))
-    assert of_kind(text, "ConfigMap")["data"] == {"train.py": "import torch\n"}
+    assert of_kind(text, "ConfigMap")["data"] == {"script.py": "import torch\n"}
     assert pod_of(text, "job")["containers"][0]["args"][1:3] == ["run", "/script/train.py"]
     for other in (planned(work("/data/a.py"), is_in_image=True), planned(work()), planned(work("doctor", name=None))):
         assert "ConfigMap" not in manifest(other)
     with pytest.raises(UsageError, match="no script and no recipe"):
         planned(work("nothing.py"))
+
+
+@pytest.mark.parametrize("name", ["my script.py", "train.py", "ü,{}.py", ".hidden.py"])
+def test_a_script_may_have_any_name(tmp_path: Path, name: str) -> None:
+    """The keys of a ConfigMap may not; the volume gives the name back."""
+    (tmp_path / name).write_text("import torch\n")
+    text = manifest(planned(work(str(tmp_path / name))))
+    data, pod = of_kind(text, "ConfigMap")["data"], pod_of(text, "job")
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", key) for key in data)   # as the API has it
+    volume, = (each["configMap"] for each in pod["volumes"] if "configMap" in each)
+    assert {item["path"]: data[item["key"]] for item in volume["items"]} == {name: "import torch\n"}
+    assert pod["containers"][0]["args"][2] == f"/script/{name}"
+
+
+def test_a_script_that_no_volume_can_name(tmp_path: Path) -> None:
+    (tmp_path / "..train.py").touch()
+    with pytest.raises(UsageError, match="two dots"):
+        planned(work(str(tmp_path / "..train.py")))
+
+
+def test_a_pod_sees_names_as_they_are() -> None:
+    """In its command, its probes and its variables Kubernetes reads `$(HOME)` as a variable, `$$` as a `$`."""
+    plan = planned(work(runs="$(HOME)/$$"), claim=Claim(name="data", folder="/$(HOME)"))
+    container, = pod_of(manifest(plan), "job")["containers"]
+
+    def as_kubernetes_reads(text: str) -> str:
+        return re.sub(r"\$(\$|\(HOME\))", lambda found: "$" if found[1] == "$" else "/home/rankwise", text)
+
+    assert "$(HOME)/$$" in map(as_kubernetes_reads, container["args"])
+    for probe in ("startupProbe", "livenessProbe"):
+        assert "find '$(HOME)/$$/big/status'" in as_kubernetes_reads(container[probe]["exec"]["command"][-1])
+    values = {variable["name"]: as_kubernetes_reads(variable["value"]) for variable in container["env"]}
+    assert values["RANKWISE_DATA"] == "/$(HOME)/data"
 
 
 def test_what_a_pod_runs() -> None:

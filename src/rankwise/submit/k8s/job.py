@@ -52,6 +52,9 @@ class Script:
     @classmethod
     def of(cls, path: Path) -> Script:
         """The script of this path. Raises UsageError for one that a ConfigMap cannot hold."""
+        if path.name.startswith(".."):
+            raise UsageError(f"The script is {path}.", "Kubernetes mounts no file whose name begins with two dots.",
+                             "Rename it, or put it into the image and give --in-image.")
         content = path.read_bytes()
         if len(content) > LARGEST_SCRIPT_BYTES:
             raise UsageError(f"The script {path} has {len(content):,} bytes.",
@@ -75,7 +78,7 @@ class KubernetesJob:
 
     `name` is that of the objects in the cluster, `run` that of the run (None: the command is no training, and writes no
     status files). `cpu` and `memory` are quantities as Kubernetes writes them, of one pod. In `command`,
-    `$(JOB_COMPLETION_INDEX)` is the pod's number; every other `$` is doubled, as Kubernetes asks for.
+    `$(JOB_COMPLETION_INDEX)` is the pod's number, and every other word is `verbatim`.
     """
 
     name: str
@@ -147,9 +150,14 @@ class KubernetesJob:
         """A shell command that fails where no rank of this pod has written its status file for 5 minutes."""
         if self.run is None:
             return None
-        status = shlex.quote(f"{self.runs}/{self.run}/{STATUS}")
+        status = verbatim(shlex.quote(f"{self.runs}/{self.run}/{STATUS}"))
         return (f"find {status} -name 'rank*.json' -mmin -5 -exec grep -q '\"'$(uname -n)'\"' {{}} ';' -print -quit "
                 "| grep -q .")
+
+
+def verbatim(text: str) -> str:
+    """A text for a command or a variable of a pod, where Kubernetes reads `$(NAME)` as a variable and `$$` as `$`."""
+    return text.replace("$", "$$")
 
 
 def first_host(name: str, kind: str) -> str:

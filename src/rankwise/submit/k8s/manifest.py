@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from rankwise.submit.k8s import yamltext
-from rankwise.submit.k8s.job import PORT, SCRIPTS, USER, KubernetesJob
+from rankwise.submit.k8s.job import PORT, SCRIPTS, USER, KubernetesJob, verbatim
 
 
 def manifest(job: KubernetesJob) -> str:
@@ -16,7 +16,8 @@ def manifest(job: KubernetesJob) -> str:
     environment = jinja2.Environment(  # noqa: S701 - YAML, whose values pass through yamltext
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         loader=jinja2.FunctionLoader(_template))
-    environment.filters |= {"scalar": yamltext.scalar, "mapping": yamltext.mapping, "block": yamltext.block}
+    environment.filters |= {"scalar": yamltext.scalar, "mapping": yamltext.mapping, "block": yamltext.block,
+                            "verbatim": verbatim}
     environment.globals |= {"job": job, "metadata": lambda name: _metadata(job, name), "port": PORT, "user": USER,
                             "labels": yamltext.mapping(labels(job.name)), "script_folder": SCRIPTS}
     return environment.get_template("manifest.yaml.j2").render()

@@ -10,7 +10,7 @@ from rankwise.errors import UsageError
 from rankwise.launcher.target import resolve
 from rankwise.submit.k8s.cluster import Cluster
 from rankwise.submit.k8s.follow import follow
-from rankwise.submit.k8s.job import KINDS, PORT, KubernetesJob, Script, dns_name, first_host
+from rankwise.submit.k8s.job import KINDS, PORT, KubernetesJob, Script, dns_name, first_host, verbatim
 from rankwise.submit.k8s.manifest import labels, manifest
 from rankwise.submit.work import Work
 
@@ -35,7 +35,7 @@ def job_of(work: Work, *, kind: str, is_in_image: bool, **asked: Any) -> Kuberne
     settings = work.settings
     return KubernetesJob(
         name=name, kind=kind, nodes=work.nodes, devices=work.devices, script=script,
-        command=("rankwise", *(word if word == _NUMBER else word.replace("$", "$$") for word in words)),
+        command=("rankwise", *(word if word == _NUMBER else verbatim(word) for word in words)),
         uses_gpus=settings.accelerator != "cpu", run=None if work.is_doctor else work.name, runs=settings.runs,
         restarts=settings.max_restarts, grace_seconds=settings.grace_seconds, timeout_seconds=settings.timeout, **asked)
 
