@@ -51,6 +51,24 @@ def test_what_the_cluster_has_not_is_refused(slurm: Slurm, words: list[str], mes
     assert not list(tmp_path.iterdir())
 
 
+def test_sbatch_reads_an_option_as_it_was_given(slurm: Slurm, tmp_path: Path) -> None:
+    """Whatever is in it: in a line of a script, spaces part words and signs mean something."""
+    comment = "".join(map(chr, range(32, 127)))
+    submitted = slurm.run([*SUBMIT, "toy", "--accelerator", "cpu", "--no-follow", "--sbatch=--hold",
+                           f"--sbatch=--comment={comment}"], tmp_path)
+    assert submitted.code == 0, submitted.text
+    job = submitted.err.rpartition(" ")[2].strip()
+    assert f"Comment={comment}" in slurm.says("scontrol", "show", "job", job)
+    slurm.says("scancel", job)
+
+
+def test_what_sbatch_refuses_is_told(slurm: Slurm, tmp_path: Path) -> None:
+    """In its own words; it could not be submitted as given."""
+    refused = slurm.run([*SUBMIT, "toy", "--accelerator", "cpu", "--sbatch=--dependency=nonsense"], tmp_path)
+    assert refused.code == 2, refused.text
+    assert "sbatch says: Batch job submission failed: Job dependency problem" in refused.err
+
+
 def test_a_script_that_fails_fails_the_job(slurm: Slurm, tmp_path: Path) -> None:
     """Its output is shown, and its exit code returned."""
     (tmp_path / "plain.py").write_text(PLAIN)

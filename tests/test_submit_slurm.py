@@ -147,11 +147,33 @@ def test_the_script_returns_the_code_and_queues_75_again(code: int, queued: bool
 
 
 @pytest.mark.parametrize("changes", [{"time": "soon"}, {"memory": "much"}, {"partition": "a\nb"}, {"account": "a b"},
-                                     {"options": ("qos",)}, {"options": ("--a\n#SBATCH --b",)}])
+                                     {"options": ("qos",)}, {"options": ("--a\n#SBATCH --b",)},
+                                     {"options": ("--qos long",)}, {"options": ("-x n1",)}])
 def test_values_that_are_none(changes: dict[str, Any]) -> None:
     """Nothing gets into the script by a line of its own."""
     with pytest.raises(UsageError):
         job(**changes)
+
+
+@pytest.mark.parametrize(("option", "instead"), [
+    ("--nodes=7", "--nodes"), ("-N7", "--nodes"), ("--output=x", "current folder"), ("-o", "current folder"),
+    ("--outp=x", "current folder"), ("--wrap=true", "TARGET"), ("--array=1", "--verify"), ("-a1", "--verify"),
+    ("--ntasks=2", "--devices"), ("--gpus=2", "--devices"), ("--gres=gpu:2", "--devices"), ("-Jx", "--name"),
+    ("--job-name=x", "--name"), ("--signal=USR1", "--grace-seconds"), ("--requeue", "queued again"),
+    ("-c4", "--cores")])
+def test_options_that_rankwise_gives_are_refused(option: str, instead: str) -> None:
+    """With the option of rankwise that does it; they would contradict what the job is."""
+    with pytest.raises(UsageError) as caught:
+        job(options=(option,))
+    assert instead in caught.value.remedy
+    assert option in caught.value.given
+
+
+def test_other_options_are_not() -> None:
+    """Though they begin like one of those."""
+    options = ("--nodelist=n1", "--time-min=1", "--gres=scratch:1", "--exclusive", "-xn1", "--mem-bind=local")
+    assert [line for line in script(job(options=options)).splitlines()
+            if line.removeprefix("#SBATCH ") in options] == [f"#SBATCH {option}" for option in options]
 
 
 # What is refused before
@@ -231,6 +253,20 @@ def test_without_slurm_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "no command `sbatch`" in capsys.readouterr().err
     assert call("toy", "--dry-run") == 0
     assert capsys.readouterr().out.startswith("#!/bin/bash\n")
+
+
+@pytest.mark.parametrize(("said", "truth", "remedy"), [
+    ("sinfo: error: resolve: Unknown host\nsinfo: error: a\nsinfo: fatal: Could not establish a configuration source\n",
+     "sinfo says: Could not establish a configuration source (resolve: Unknown host)", "SLURM_CONF"),
+    ("slurm_load_partitions: Unable to contact slurm controller (connect failure)\n",
+     "sinfo says: Unable to contact slurm controller (connect failure)", "scontrol ping")])
+def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, said: str, truth: str, remedy: str) -> None:
+    """Nothing was submitted, and that is exit code 2; of many lines those are shown that say what happened, and why."""
+    monkeypatch.setattr(cluster, "_asked", lambda *words, **more: subprocess.CompletedProcess(words, 1, "", said))
+    with pytest.raises(UsageError) as caught:
+        cluster.machines()
+    assert caught.value.truth == truth
+    assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize("words", [["--name", "a/b"], ["--name", "n" * 256], ["--resume", "no-such-run"],
@@ -337,8 +373,10 @@ def test_a_job_that_slurm_has_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cluster, "_asked", lambda *words, **more: answer)
     with pytest.raises(RankwiseError, match="does not know job 7"):
         cluster.states("7")
-    with pytest.raises(RankwiseError, match="sbatch says: slurm_load_jobs"):
+    with pytest.raises(UsageError, match="sbatch says: slurm_load_jobs"):
         cluster.submit("")
+    with pytest.raises(RankwiseError, match="Job 7 may still run"):
+        cluster.cancel("7")
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ def _slurm(
     cores_per_device: Annotated[int, typer.Option(min=1, help="cores for each device, its data workers included")] = 1,
     memory: Annotated[str | None, typer.Option(show_default=False, help="memory of each machine: 64G (default: the "
                                                "partition's)")] = None,
-    sbatch: Annotated[list[str] | None, typer.Option(show_default=False, help="a further option of sbatch, as it is: "
+    sbatch: Annotated[list[str] | None, typer.Option(show_default=False, help="a further option of sbatch: "
                                                      "--sbatch=--qos=long; may be given again")] = None,
     verify: Annotated[str | None, typer.Option(show_default=False, help="verify the training instead, on each of these "
                                                "numbers of devices in a job of an array: 2,4")] = None,

@@ -85,12 +85,12 @@ class Cluster:
         return max((int(machine["status"].get("allocatable", {}).get(GPU, 0)) for machine in machines), default=0)
 
     def create(self, manifest: str) -> None:
-        """Make the objects of the manifest. Raises RankwiseError where the cluster refuses one; none is left then."""
+        """Make the objects of the manifest. Raises UsageError where the cluster refuses one; none is left then."""
         answer = self._asked("create", "--filename=-", given=manifest)
         if answer.returncode:
             self.delete(manifest)
-            raise RankwiseError("The cluster refused the job.", f"kubectl says: {answer.stderr.strip()}",
-                                "Change what it names; --dry-run shows the manifest.")
+            raise UsageError("The cluster refused the job.", f"kubectl says: {answer.stderr.strip()}",
+                             "Change what it names; --dry-run shows the manifest.")
 
     def delete(self, manifest: str) -> None:
         """Remove the objects of the manifest, and so end the pods; those that are not there are passed over."""

@@ -43,8 +43,8 @@ def job_of(work: Work, *, kind: str, is_in_image: bool, **asked: Any) -> Kuberne
 def submit(job: KubernetesJob, tell: Callable[[str], None], *, follows: bool) -> int:
     """Hand the job to the cluster and, with `follows`, follow it to its end; returns its exit code.
 
-    Raises UsageError before anything is handed over, RankwiseError where the cluster refuses it, and KeyboardInterrupt
-    when interrupted: the job is removed then.
+    Raises UsageError where the cluster does not take it, and nothing is left of it there then; and KeyboardInterrupt
+    when interrupted: the job is removed.
     """
     cluster, text = Cluster.reached(job.namespace), manifest(job)
     require_possible(cluster, job)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankwise.errors import RankwiseError, UsageError
@@ -54,7 +53,7 @@ def reached() -> None:
 
 
 def machines() -> list[Machine]:
-    """Every machine in every partition. Raises RankwiseError where the cluster does not answer."""
+    """Every machine in every partition. Raises UsageError where the cluster does not answer."""
     return machines_of(_answer("sinfo", "--noheader", "--Node", "--format=%P|%N|%c|%G", "--all"),
                        hosts_of(_answer("scontrol", "--oneliner", "show", "nodes")))
 
@@ -76,11 +75,11 @@ def hosts_of(listing: str) -> dict[str, str]:
 
 
 def submit(script: str) -> str:
-    """Hand over the script; returns the job's number. Raises RankwiseError where Slurm refuses it."""
+    """Hand over the script; returns the job's number. Raises UsageError where Slurm refuses it."""
     answer = _asked("sbatch", "--parsable", given=script)
     if answer.returncode:
-        raise RankwiseError("Slurm refused the job.", f"sbatch says: {_words(answer.stderr)}",
-                            "Change what it names; --dry-run shows the script.")
+        raise UsageError("Slurm refused the job.", f"sbatch says: {'; '.join(_words(answer.stderr))}",
+                         "Change what it names; --dry-run shows the script.")
     return answer.stdout.strip().split(";")[0]   # behind it stands the cluster, where there are several
 
 
@@ -103,7 +102,10 @@ def states_of(listing: str) -> list[State]:
 
 def cancel(job_id: str) -> None:
     """End the job. Raises RankwiseError where Slurm does not do it."""
-    _answer("scancel", job_id)
+    answer = _asked("scancel", job_id)
+    if answer.returncode:
+        raise RankwiseError(f"Job {job_id} may still run.", f"scancel says: {'; '.join(_words(answer.stderr))}",
+                            f"To end it: scancel {job_id}")
 
 
 _WAITS_OR_RUNS = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "REQUEUED",
@@ -125,8 +127,13 @@ def _state(line: str) -> State:
 def _answer(*command: str) -> str:
     answer = _asked(*command)
     if answer.returncode:
-        raise RankwiseError("Slurm does not answer.", f"{command[0]} says: {_words(answer.stderr)}",
-                            "Try again; `sinfo` shows whether the cluster is up.")
+        said = _words(answer.stderr)
+        lacks_configuration = "configuration" in said[-1]
+        raise UsageError(
+            "Slurm does not answer." if not lacks_configuration else "Slurm does not know its cluster here.",
+            f"{command[0]} says: {said[-1]}{f' ({said[0]})' if said[1:] else ''}",   # what came of it, and of what
+            "Log in to a machine of the cluster, or let SLURM_CONF name its slurm.conf." if lacks_configuration else
+            "`scontrol ping` shows whether its controller is up; --dry-run needs none.")
     return answer.stdout
 
 
@@ -138,7 +145,7 @@ def _asked(*command: str, given: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", f"no answer within {_ANSWER_SECONDS:.0f} s")
 
 
-def _words(errors: str) -> str:
-    """What a command said, in one line."""
-    lines: Sequence[str] = [line.strip() for line in errors.splitlines() if line.strip()]
-    return " ".join(lines) or "nothing"
+def _words(errors: str) -> list[str]:
+    """The lines that a command of Slurm said, without its name before each."""
+    lines = [re.sub(r"^\w+: ((error|fatal): )?", "", line.strip()) for line in errors.splitlines() if line.strip()]
+    return lines or ["nothing"]

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from rankwise.errors import UsageError
+from rankwise.submit.slurm.batchoptions import require_further
 
 WORLD = "$SLURM_ARRAY_TASK_ID"   # among the words of a command: the world that an element of an array verifies
 _LAST_WORD_SECONDS = 30.0        # beyond --grace-seconds: what a rank may still write when it has been asked to end
@@ -46,9 +47,7 @@ class SlurmJob:
             if value is not None and not re.fullmatch(form, value):
                 raise UsageError(f"{option} is {value!r}.", meaning, f"Give {option} {example}, for example.")
         for text in self.options:
-            if not re.fullmatch(r"--?[A-Za-z][^\n\r\0]*", text):
-                raise UsageError(f"--sbatch is {text!r}.", "It is an option of sbatch, in one line.",
-                                 "Give --sbatch=--qos=long, for example.")
+            require_further(text)
 
     @property
     def cores(self) -> int:
