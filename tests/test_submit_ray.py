@@ -59,12 +59,20 @@ def work(target: str = "toy", **settings: Any) -> Work:
 
 
 @pytest.mark.parametrize(("address", "says"), [
-    ("ray://head:10001", "client"), ("head", "listens there"), ("127.0.0.1:1", "refused"),
-    ("127.0.0.1:70000", "listens"), ("127.0.0.1:port", "listens"), ("no-such-host.invalid:6379", "listens")])
+    ("127.0.0.1:1", "refused"), ("no-such-host.invalid:6379", "listens there")])
 def test_addresses_where_no_cluster_is(address: str, says: str) -> None:
     """Refused at once."""
     with pytest.raises(UsageError, match=rf"--address is {address}(.|\n)*{says}"):
         cluster.reached(address)
+
+
+@pytest.mark.parametrize(("address", "says"), [
+    ("ray://head:10001", "client"), ("head", "HOST:PORT"), ("127.0.0.1:70000", "HOST:PORT"), (":6379", "HOST:PORT"),
+    ("127.0.0.1:port", "HOST:PORT"), ("", "HOST:PORT")])
+def test_what_is_no_address(address: str, says: str) -> None:
+    """Refused before the cluster is asked, with --dry-run too."""
+    with pytest.raises(UsageError, match=rf"--address is {address}(.|\n)*{says}"):
+        job_of(work(), address=address, cores=1)
 
 
 @pytest.mark.parametrize(("share", "nodes", "says"), [
@@ -88,7 +96,7 @@ def test_a_cluster_with_room() -> None:
 def test_what_each_node_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command as by hand, with places for the node's number and the endpoint; --dry-run shows it."""
     monkeypatch.chdir(tmp_path)
-    job = job_of(work(nodes="2", devices=3, name="big", accelerator="cpu", max_restarts=4), cores=2)
+    job = job_of(work(nodes="2", devices=3, name="big", accelerator="cpu", max_restarts=4), address="auto", cores=2)
     assert " ".join(job.part.words) == (
         "run toy --devices 3 --accelerator cpu --name big --resume auto --max-restarts 4 "
         "--nodes 2 --node-rank {node} --endpoint {endpoint} -- --epochs 3")

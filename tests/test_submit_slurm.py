@@ -84,9 +84,32 @@ def test_the_doctor_is_a_target() -> None:
         work("doctor", seed=3)
 
 
-def test_a_range_of_machines_is_refused() -> None:
+@pytest.mark.parametrize("changes", [{"max_restarts": 1}, {}])
+def test_a_range_of_machines_is_refused(changes: dict[str, int]) -> None:
+    """At once: it does not first ask for what a range would need."""
     with pytest.raises(UsageError, match="fixed number"):
-        work(nodes="2:4", max_restarts=1)
+        work(nodes="2:4", **changes)
+
+
+@pytest.mark.parametrize("kind", ["slurm", "k8s", "ray"])
+def test_the_help_says_what_a_job_of_a_cluster_can_have(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No range of machines, the settings that the doctor has, and no settings that the cluster decides."""
+    with pytest.raises(SystemExit):
+        cli.main(["submit", kind, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "MIN:MAX" not in said
+    assert "`doctor`, which has --devices, --accelerator and --timeout" in said
+    assert "--node-rank" not in said
+    assert "--endpoint" not in said
+
+
+def test_the_help_of_all_kinds_shows_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the doctor, and what its exit codes mean."""
+    with pytest.raises(SystemExit):
+        cli.main(["submit", "--help"])
+    said = capsys.readouterr().out
+    for word in ("Examples:", "rankwise submit slurm doctor", "Exit code", "--dry-run"):
+        assert word in said
 
 
 # The script

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rankwise.cli.settings import with_settings
+from rankwise.cli.settings import with_settings_of_a_job
 from rankwise.errors import UsageError
 
 _EXAMPLES = """\b
@@ -25,14 +25,14 @@ the job is removed then.
 
 def add_to(group: typer.Typer) -> None:
     """Make it a command of `group`."""
-    group.command("k8s", short_help="Run a training as a Kubernetes job.",
-                  epilog=_EXAMPLES)(with_settings(_k8s, but=("node_rank", "endpoint")))
+    group.command("k8s", short_help="Run a training, or the doctor, as a Kubernetes job.",
+                  epilog=_EXAMPLES)(with_settings_of_a_job(_k8s))
 
 
 def _k8s(
     target: Annotated[str, typer.Argument(metavar="TARGET", show_default=False, help="A script of this machine, which "
                                           "goes along; the name of a recipe (fashion), or with -m a module; or "
-                                          "`doctor`.")],
+                                          "`doctor`, which has --devices, --accelerator and --timeout.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- OPTIONS", show_default=False,
                                                           help="Options of the target itself.")] = None, *,
     module: Annotated[bool, typer.Option("-m", help="TARGET is a module of the image, as for `python -m`.")] = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rankwise.cli.settings import with_settings
+from rankwise.cli.settings import with_settings_of_a_job
 
 _EXAMPLES = """\b
 Examples:
@@ -22,13 +22,14 @@ Exit code: that of the training, 2 it could not be submitted as given, 130 inter
 
 def add_to(group: typer.Typer) -> None:
     """Make it a command of `group`."""
-    group.command("ray", short_help="Run a training on a running Ray cluster.",
-                  epilog=_EXAMPLES)(with_settings(_ray, but=("node_rank", "endpoint")))
+    group.command("ray", short_help="Run a training, or the doctor, on a running Ray cluster.",
+                  epilog=_EXAMPLES)(with_settings_of_a_job(_ray))
 
 
 def _ray(
     target: Annotated[str, typer.Argument(metavar="TARGET", show_default=False, help="A script (train.py), the name "
-                                          "of a recipe (fashion), with -m a module; or `doctor`.")],
+                                          "of a recipe (fashion), with -m a module; or `doctor`, which has "
+                                          "--devices, --accelerator and --timeout.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- OPTIONS", show_default=False,
                                                           help="Options of the target itself.")] = None, *,
     module: Annotated[bool, typer.Option("-m", help="TARGET is a module, as for `python -m`.")] = False,
@@ -50,8 +51,8 @@ def _ray(
     from rankwise.submit.work import Work
     work = Work.of(target, arguments, settings, is_module=module)
     runfolder.named(work.settings.having(name=settings["name"] or work.name, resume=settings["resume"]))
-    job = job_of(work, cores=cores_per_device)
+    job = job_of(work, address=address, cores=cores_per_device)
     if dry_run:
         print(job.described())
         return 0
-    return submit(job, address, lambda text: print(f"rankwise: {text}", file=sys.stderr, flush=True))
+    return submit(job, lambda text: print(f"rankwise: {text}", file=sys.stderr, flush=True))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rankwise.cli.settings import with_settings
+from rankwise.cli.settings import with_settings_of_a_job
 
 _EXAMPLES = """\b
 Examples:
@@ -25,13 +25,14 @@ given, 130 interrupted: the job is cancelled then.
 
 def add_to(group: typer.Typer) -> None:
     """Make it a command of `group`."""
-    group.command("slurm", short_help="Run a training as a Slurm job.",
-                  epilog=_EXAMPLES)(with_settings(_slurm, but=("node_rank", "endpoint")))
+    group.command("slurm", short_help="Run a training, or the doctor, as a Slurm job.",
+                  epilog=_EXAMPLES)(with_settings_of_a_job(_slurm))
 
 
 def _slurm(
     target: Annotated[str, typer.Argument(metavar="TARGET", show_default=False, help="A script (train.py), the name of "
-                                          "a recipe (fashion), or with -m a module; or `doctor`.")],
+                                          "a recipe (fashion), or with -m a module; or `doctor`, "
+                                          "which has --devices, --accelerator and --timeout.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- OPTIONS", show_default=False,
                                                           help="Options of the target itself.")] = None, *,
     module: Annotated[bool, typer.Option("-m", help="TARGET is a module, as for `python -m`.")] = False,
@@ -45,8 +46,8 @@ def _slurm(
                                                "partition's)")] = None,
     sbatch: Annotated[list[str] | None, typer.Option(show_default=False, help="a further option of sbatch: "
                                                      "--sbatch=--qos=long; may be given again")] = None,
-    verify: Annotated[str | None, typer.Option(show_default=False, help="verify the training instead, on each of these "
-                                               "numbers of devices in a job of an array: 2,4")] = None,
+    verify: Annotated[str | None, typer.Option(show_default=False, help="not a training but an array of jobs: 2,4 "
+                                               "verifies TARGET on 2 devices in one job, and on 4 in another")] = None,
     shared: Annotated[bool, typer.Option("--shared", help="the machines have script, folder and Python at the same "
                                          "paths, whatever the disk looks like")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the batch script, and submit nothing")] = False,

@@ -39,11 +39,10 @@ class Work:
 
         Raises UsageError for settings that cannot be used, that the doctor does not have, and for --nodes MIN:MAX.
         """
+        if ":" in str(settings["nodes"]):
+            raise UsageError(f"--nodes is {settings['nodes']}.", "A cluster gives a job a fixed number of machines.",
+                             "Give --nodes 2, for example.")
         chosen = Settings(**{**settings, "devices": settings["devices"] or 1, "endpoint": _MET_LATER})
-        least, most = chosen.node_range
-        if least < most:
-            raise UsageError(f"--nodes is {chosen.nodes}.", "A cluster gives a job a fixed number of machines.",
-                             f"Give --nodes {most}, for example.")
         name = chosen.name or f"{_stem(target)}-{time.strftime('%Y%m%d-%H%M%S')}"
         work = cls(target=target, is_module=is_module, arguments=tuple(arguments or ()), settings=chosen, name=name)
         if work.is_doctor:

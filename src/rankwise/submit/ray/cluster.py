@@ -34,11 +34,19 @@ class Share:
         return {"CPU": self.devices * self.cores, **({"GPU": self.devices} if self.uses_gpus else {})}
 
 
-def reached(address: str) -> Any:
-    """Ray, connected to the cluster at this address. Raises UsageError where it is not installed or does not answer."""
+def require_address(address: str) -> None:
+    """Raise UsageError for a text that can be no address of a cluster's head."""
     if address.startswith("ray://"):
         raise UsageError(f"--address is {address}.", "That is Ray's client, of a machine outside the cluster.",
                          "Submit from a machine of the cluster.")
+    host, _, port = address.rpartition(":")
+    if address != "auto" and not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise UsageError(f"--address is {address}.", "It is HOST:PORT of the cluster's head, or auto.",
+                         "Give --address 10.0.0.1:6379, for example.")
+
+
+def reached(address: str) -> Any:
+    """Ray, connected to the cluster at this address. Raises UsageError where it is not installed or does not answer."""
     if address != "auto":
         _require_listening(address)
     try:
@@ -59,7 +67,7 @@ def _require_listening(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError, OverflowError) as error:
+    except OSError as error:
         raise UsageError(f"--address is {address}.", f"No Ray cluster listens there: {error}.",
                          "Give --address HOST:6379 of its head; `ray status` tells of it on a node.") from None
 

@@ -23,12 +23,14 @@ _OUTPUT = "nodes"   # in the run's folder
 
 @dataclass(frozen=True, kw_only=True)
 class RayJob:
-    """What each node runs, and what it takes for it. `script` is the file that every node has to see, if there is one.
+    """What each node of the cluster at `address` runs, and what it takes for it.
 
-    Where a node is lost, all nodes start again, as often as `restarts` says.
+    `script` is the file that every node has to see, if there is one. Where a node is lost, all nodes start again, as
+    often as `restarts` says.
     """
 
     name: str
+    address: str
     part: Part
     share: Share
     script: Path | None
@@ -49,11 +51,12 @@ class RayJob:
                 f"{shlex.join(['rankwise', *self.part.words])}")
 
 
-def job_of(work: Work, *, cores: int) -> RayJob:
-    """The job that does this work, with so many cores for each device.
+def job_of(work: Work, *, address: str, cores: int) -> RayJob:
+    """The job that does this work on the cluster at this address, with so many cores for each device.
 
-    Raises UsageError for a target that is not there, and for devices that Ray does not know.
+    Raises UsageError for a target that is not there, for what is no address, and for devices that Ray does not know.
     """
+    cluster.require_address(address)
     if work.settings.accelerator == "mps":
         raise UsageError("--accelerator is mps.", "Ray knows GPUs of NVIDIA and cores.", "Give --accelerator cpu.")
     found = None if work.is_doctor else resolve(work.target, as_module=work.is_module)
@@ -61,17 +64,17 @@ def job_of(work: Work, *, cores: int) -> RayJob:
     share = Share(nodes=work.nodes, devices=work.devices, cores=cores, uses_gpus=work.settings.accelerator != "cpu")
     part = Part(words=work.words(node_rank=NODE, endpoint=ENDPOINT), folder=str(folder), threads=cores,
                 output=str(folder / work.settings.runs / work.name / _OUTPUT))
-    return RayJob(name=work.name, part=part, share=share, restarts=work.settings.max_restarts,
+    return RayJob(name=work.name, address=address, part=part, share=share, restarts=work.settings.max_restarts,
                   script=None if found is None or found.module else found.path)
 
 
-def submit(job: RayJob, address: str, tell: Callable[[str], None]) -> int:
-    """Run the job on the cluster at this address, and show what node 0 says; returns its exit code.
+def submit(job: RayJob, tell: Callable[[str], None]) -> int:
+    """Run the job on its cluster, and show what node 0 says; returns its exit code.
 
     Raises UsageError before anything runs, RankwiseError where Ray could not run it, and KeyboardInterrupt when
     interrupted; nothing of it runs then.
     """
-    ray = cluster.reached(address)
+    ray = cluster.reached(job.address)
     try:
         cluster.require_room(ray.nodes(), job.share)
         cluster.require_sight(ray, Path(job.part.folder), job.script)
