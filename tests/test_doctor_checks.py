@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from doctorfacts import DOCKER, ETHERNET, LOOPBACK, facts
-from rankwise.doctor import checks, values
+from rankwise.doctor import checks, privacy, table, values
 from rankwise.doctor.checks.interfaces import nccl_choice
 from rankwise.doctor.checks.network import covers
 from rankwise.doctor.checks.versions import has_code_for
@@ -22,10 +24,12 @@ from rankwise.doctor.facts.host import Space
 from rankwise.doctor.facts.network import Port
 from rankwise.doctor.facts.software import Device, Pin
 from rankwise.doctor.finding import FAULT, OK, WARNING, Finding
+from rankwise.doctor.nominal import Nominal, between_ranks
 from rankwise.doctor.privacy import scrubbed
 
 NO_GPU = {"driver": None, "problem": "NVML Shared Library Not Found", "found": (), "in_slots": 0,
           "has_kernel_module": False}
+LOOPED = {"towards_endpoint": "lo", "endpoint_host": "127.0.0.1"}
 SMALL = Space(total_bytes=64 << 20, free_bytes=64 << 20, problem="")
 
 PLANTED: list[tuple[str, dict[str, Any], str, str]] = [   # check, what is changed, verdict, words of evidence or remedy
@@ -102,12 +106,18 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [   # check, what is chang
     ("temporary folder", {"host": {"temporary": replace(SMALL, problem="Read-only file system")}}, FAULT, "TMPDIR"),
     ("temporary folder", {"host": {"temporary": SMALL}}, WARNING, "67.1 MB left"),
     ("clock", {"host": {"now_seconds": 1e9}}, FAULT, "before rankwise was installed"),
+    ("clock", {"host": {"clock_is_synchronised": False}}, "not applicable", "matters to several machines"),
+    ("clock", {"host": {"clock_is_synchronised": False}, "nodes": 2}, WARNING, "chrony"),
     ("loopback", {"network": {"loopback_problem": "Network is unreachable"}}, FAULT, "ip link set lo up"),
     ("host name", {"network": {"name_addresses": (), "name_problem": "Name or service not known"}}, WARNING,
      "/etc/hosts"),
     ("host name", {"network": {"name_addresses": ()}, "nodes": 2}, FAULT, "has no address"),
     ("host name", {"network": {"name_addresses": ("127.0.1.1",), "towards_endpoint": "eth0"}, "nodes": 2}, WARNING,
      "GLOO_SOCKET_IFNAME=eth0"),
+    ("host name", {"network": {"name_addresses": ("127.0.1.1",), "towards_endpoint": "lo", "endpoint_host": "node7"},
+                   "nodes": 2}, WARNING, "GLOO_SOCKET_IFNAME=eth0"),
+    ("host name", {"network": LOOPED | {"name_addresses": ("127.0.0.1",)}, "nodes": 2}, OK,
+     "all machines are this one"),
     ("host name", {"network": {"name_is_bindable": False}}, WARNING, "no address of this machine"),
     ("endpoint", {"network": {"endpoint_host": "head", "endpoint_problem": "No route to host"}}, FAULT, "No route"),
     ("endpoint", {"network": {"endpoint_host": "head", "towards_endpoint": "lo"}, "nodes": 2, "node_rank": 1}, FAULT,
@@ -120,9 +130,11 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [   # check, what is chang
     ("NCCL's interface", {"variables": {"NCCL_SOCKET_IFNAME": "ens"}}, FAULT, "fits no interface"),
     ("NCCL's interface", {"variables": {"NCCL_SOCKET_IFNAME": "docker"}, "nodes": 2,
                           "network": {"towards_endpoint": "eth0"}}, FAULT, "export NCCL_SOCKET_IFNAME=eth0"),
+    ("NCCL's interface", {"network": LOOPED, "nodes": 2}, OK, "NCCL takes eth0"),
     ("ports", {"network": {"ports": (Port(number=29500, meant_by="MASTER_PORT", owner="process 7 (python)"),)}}, FAULT,
      "port 29500 (MASTER_PORT) is taken by process 7 (python)"),
-    ("proxy", {"network": {"proxies": ("http_proxy",)}}, WARNING, "no_proxy=$no_proxy,localhost,127.0.0.1,node7"),
+    ("proxy", {"network": {"proxies": ("http_proxy",)}}, WARNING,
+     "no_proxy=${no_proxy:+$no_proxy,}localhost,127.0.0.1,node7"),
     ("proxy", {"network": {"proxies": ("http_proxy",), "no_proxy": "localhost,127.0.0.1,node7"}}, OK, "has this"),
     ("NCCL_P2P_DISABLE", {"variables": {"NCCL_P2P_DISABLE": "1"}}, WARNING, "through the host"),
     ("NCCL_P2P_DISABLE", {"variables": {"NCCL_P2P_DISABLE": "0"}}, OK, "NCCL_P2P_DISABLE=0"),
@@ -181,7 +193,9 @@ def test_facts_that_cannot_be_read_are_a_finding() -> None:
 
 
 def test_a_bug_report_has_nothing_private() -> None:
-    """Names, addresses, homes and values of unknown variables are hidden; JSON has them."""
+    """Names, addresses and homes are hidden, and in a remedy a shell can read what stands there. JSON has them. The
+    value of a variable that nobody knows is nowhere.
+    """
     changed = facts(variables={"NCCL_SECRET": "hunter2-and-more", "MASTER_ADDR": "node7.lab.example"}, nodes=2,
                     network={"name_addresses": ("10.9.8.7",), "name_is_bindable": False, "endpoint_host": "head.lab",
                              "endpoint_problem": "cannot open /home/ada/x", "proxies": ("http_proxy",)})
@@ -189,15 +203,32 @@ def test_a_bug_report_has_nothing_private() -> None:
     text, whole = values.as_markdown(examination), str(values.as_values(examination))
     for word in ("hunter2", "node7", "10.9.8.7", "10.1.2.3", "head.lab", "ada"):
         assert word not in text, word
-    assert "hunter2" in whole
+    assert "hunter2" not in whole
+    assert "node7.lab.example" in whole
+    assert "export no_proxy=${no_proxy:+$no_proxy,}localhost,127.0.0.1,HIDDEN,HIDDEN" in text
     assert "NCCL_SECRET=(hidden)" in text
     assert "torch 2.13.0+cu130" in text
+
+
+def test_names_of_variables_are_whole_on_a_terminal() -> None:
+    """Also in 80 columns."""
+    console = Console(width=80, file=io.StringIO(), record=True)
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    table.show(console, Examination(findings=checks.examine(facts(variables={name: "1"})), own_words=()))
+    assert name in console.export_text()
+
+
+def test_machines_that_are_one_share_a_memory() -> None:
+    """With an endpoint on loopback no interface bounds what their ranks exchange."""
+    assert between_ranks(facts(nodes=2, network=LOOPED), on_gpus=False) is None
+    found = between_ranks(facts(nodes=2, network={"towards_endpoint": "eth0", "endpoint_host": "head"}), on_gpus=False)
+    assert found == Nominal(name="interface eth0", bytes_per_second=1.25e9)
 
 
 @given(st.text("abcxyz019.-", min_size=3, max_size=12), st.text("abc 019.,:()", max_size=20))
 def test_a_private_word_never_stands_by_itself(word: str, around: str) -> None:
     """Whatever stands around it; versions and words that only contain it stay."""
-    if word in ("127.0.0.1", "lo"):
+    if word in privacy._NOT_PRIVATE:
         return
     assert f" {word} " not in scrubbed(f"{around} {word} {around}", [word])
 

@@ -24,7 +24,7 @@ class Nominal:
 def between_ranks(facts: Facts, *, on_gpus: bool) -> Nominal | None:
     """The slowest link on a ring of all ranks; None on one machine without GPUs, where the memory bounds it."""
     try:
-        if facts.task.nodes > 1:
+        if facts.task.nodes > 1 and not facts.network.endpoint_is_loopback:
             return _of_network(facts)
         return _of_gpus(facts) if on_gpus else None
     except NotReadError:

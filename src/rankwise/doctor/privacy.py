@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 
 HIDDEN = "(hidden)"
+IN_COMMANDS = "HIDDEN"   # what a shell takes for a plain word
 _NOT_PRIVATE = {"", "root", "localhost", "127.0.0.1", "127.0.1.1", "::1", "0.0.0.0", "/", "/root", "lo"}  # noqa: S104
 _FORMS = (
     re.compile(r"\[?\b\d{1,3}(?:\.\d{1,3}){3}\]?:\d+"),                     # an address with a port
@@ -15,13 +16,13 @@ _FORMS = (
 )
 
 
-def scrubbed(text: str, words: Collection[str]) -> str:
-    """The text with each of these words, and all that has the form of an address or of a home, hidden.
+def scrubbed(text: str, words: Collection[str], hidden: str = HIDDEN) -> str:
+    """The text with `hidden` for each of these words, and for all that has the form of an address or of a home.
 
     A word is hidden where it stands by itself: a machine called `vm` does not hide a part of `nvme`.
     """
     for word in sorted(set(words) - _NOT_PRIVATE, key=len, reverse=True):
-        text = re.sub(rf"(?<![\w]){re.escape(word)}(?![\w])", HIDDEN, text)
+        text = re.sub(rf"(?<![\w]){re.escape(word)}(?![\w])", hidden, text)
     for form in _FORMS:
-        text = form.sub(lambda found: found[0] if found[0].startswith(("127.", "::1")) else HIDDEN, text)
+        text = form.sub(lambda found: found[0] if found[0].startswith(("127.", "::1")) else hidden, text)
     return text

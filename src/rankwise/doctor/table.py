@@ -13,6 +13,7 @@ from rankwise.doctor.finding import FAULT, OK, WARNING, Finding
 
 _STYLES = {OK: "green", WARNING: "yellow", FAULT: "bold red"}
 _SHORT = {"not applicable": "n/a"}
+_VERDICT_WIDTH, _NARROW, _WIDE = 7, 16, 32   # of the columns; names of variables are long
 _FIRST = 2   # findings that are always shown: the driver, and what torch sees
 
 
@@ -40,8 +41,9 @@ def _group(finding: Finding) -> str:
 def _show_group(console: Console, findings: list[Finding]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False, title=_group(findings[0]), title_justify="left",
                   title_style="bold")
-    for width in (7, 16):
-        table.add_column(width=width)
+    longest = max(len(finding.check) for finding in findings)
+    for width in (_VERDICT_WIDTH, min(max(longest, _NARROW), _WIDE)):
+        table.add_column(width=width, overflow="fold")
     table.add_column(ratio=1)
     for finding in findings:
         said = Text(finding.evidence)

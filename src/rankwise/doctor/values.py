@@ -8,7 +8,7 @@ from typing import Any
 from rankwise import __version__
 from rankwise.doctor.examination import Examination
 from rankwise.doctor.finding import Finding
-from rankwise.doctor.privacy import scrubbed
+from rankwise.doctor.privacy import IN_COMMANDS, scrubbed
 
 FORMAT = 1   # goes up when a name of the values changes its meaning or goes away
 
@@ -35,9 +35,10 @@ def as_markdown(examination: Examination) -> str:
 
 def _row(finding: Finding, own_words: tuple[str, ...]) -> str:
     where = "" if finding.machine is None else f"machine {finding.machine}: "
-    cells = (finding.verdict, f"{where}{finding.check}", finding.evidence, finding.remedy)
     words = (*own_words, *finding.private)
-    return f"| {' | '.join(_cell(scrubbed(cell, words)) for cell in cells)} |"
+    cells = (finding.verdict, f"{where}{finding.check}", scrubbed(finding.evidence, words),
+             scrubbed(finding.remedy, words, IN_COMMANDS))
+    return f"| {' | '.join(map(_cell, cells))} |"
 
 
 def _cell(text: str) -> str:

@@ -126,6 +126,11 @@ def clock(facts: Facts) -> Seen:
     if host.now_seconds < host.newest_file_seconds:
         return fault("The clock shows a time before rankwise was installed here.",
                      "sudo timedatectl set-ntp true")
-    kept = {True: "is kept by a time service", False: "is kept by nobody, says the kernel",
-            None: "is not known to be kept"}[host.clock_is_synchronised]
-    return ok(f"the clock {kept}.")
+    if host.clock_is_synchronised:
+        return ok("the clock is kept by a time service.")
+    if host.clock_is_synchronised is None:
+        return not_applicable("whether a time service keeps the clock is not known.")
+    if facts.task.nodes == 1:
+        return not_applicable("no time service keeps the clock, says the kernel; that matters to several machines.")
+    return warning("No time service keeps the clock, says the kernel: those of several machines drift apart, and the "
+                   "times in their logs with them.", "sudo apt install chrony, or: sudo timedatectl set-ntp true")

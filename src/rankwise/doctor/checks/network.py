@@ -32,10 +32,12 @@ def own_name(facts: Facts) -> Seen:
     if not network.name_is_bindable:
         return warning(f"{said}, which is no address of this machine.",
                        "Correct it in /etc/hosts, or: export GLOO_SOCKET_IFNAME=<interface>", private=private)
+    if several and network.endpoint_is_loopback:
+        return ok(f"{said}; with an endpoint on loopback all machines are this one.", private=private)
     if several and all(_is_loopback(address) for address in network.name_addresses):
         return warning(f"{said}, which other machines do not reach. rankwise goes by --endpoint; plain scripts do "
                        "not.", "Give the name its real address in /etc/hosts, or: export "
-                       f"GLOO_SOCKET_IFNAME={network.towards_endpoint or '<interface>'}", private=private)
+                       f"GLOO_SOCKET_IFNAME={_way(facts) or network.default_route or '<interface>'}", private=private)
     return ok(f"{said}.", private=private)
 
 
@@ -62,7 +64,7 @@ def nccl(facts: Facts) -> Seen:
                      _export("NCCL_SOCKET_IFNAME", facts))
     if not chosen:
         return warning("NCCL finds no interface that is up.", "Bring one up: sudo ip link set eth0 up")
-    way = network.towards_endpoint
+    way = _way(facts)
     if facts.task.nodes > 1 and way is not None and way not in chosen:
         return fault(f"NCCL takes {', '.join(chosen)}, and the way to machine 0 is {way}.",
                      f"export NCCL_SOCKET_IFNAME={way}")
@@ -79,7 +81,7 @@ def endpoint(facts: Facts) -> Seen:
         return fault(f"There is no way to {network.endpoint_host}: {network.endpoint_problem or 'no interface'}.",
                      "Give --endpoint an address of machine 0 that this machine reaches.", private=private)
     at_loopback = [each for each in network.interfaces if each.is_loopback and each.name == network.towards_endpoint]
-    if facts.task.node_rank > 0 and at_loopback and not _is_own(facts):
+    if facts.task.node_rank > 0 and at_loopback and not network.endpoint_is_loopback:
         return fault(f"{network.endpoint_host} is this machine itself, over {network.towards_endpoint}; machine 0 is "
                      "another one.", "Give --endpoint an address of machine 0 that this machine reaches.",
                      private=private)
@@ -109,7 +111,8 @@ def proxies(facts: Facts) -> Seen:
     said = f"{', '.join(network.proxies)} {'is' if len(network.proxies) == 1 else 'are'} set"
     if left_out:
         return warning(f"{said}, and no_proxy leaves out {', '.join(left_out)}: what asks there by HTTP or gRPC ends "
-                       "at the proxy.", f"export no_proxy=$no_proxy,{','.join(left_out)}", private=private)
+                       "at the proxy.", f"export no_proxy=${{no_proxy:+$no_proxy,}}{','.join(left_out)}",
+                       private=private)
     return ok(f"{said}; no_proxy has this machine.", private=private)
 
 
@@ -135,7 +138,7 @@ def _of_variable(facts: Facts, variable: str, asked: list[str], there: list[str]
                          _export(variable, facts))
         if not found[name].is_up or not found[name].addresses:
             return fault(f"{variable}={name}: this interface is down or has no address.", _export(variable, facts))
-    way = facts.network.towards_endpoint
+    way = _way(facts)
     if facts.task.nodes > 1 and way is not None and way not in asked:
         tell = fault if all(found[name].is_loopback for name in asked) else warning
         return tell(f"{variable}={','.join(asked)}, and the way to machine 0 is {way}.", _export(variable, facts))
@@ -143,7 +146,8 @@ def _of_variable(facts: Facts, variable: str, asked: list[str], there: list[str]
 
 
 def _export(variable: str, facts: Facts) -> str:
-    way = facts.network.towards_endpoint or (facts.network.default_route if facts.task.nodes > 1 else None)
+    several = facts.task.nodes > 1 and not facts.network.endpoint_is_loopback
+    way = _way(facts) or (facts.network.default_route if several else None)
     return f"unset {variable}" + (f", or: export {variable}={way}" if way else "")
 
 
@@ -155,6 +159,7 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _is_own(facts: Facts) -> bool:
-    """Several machines that are one, as in a test: loopback is their network."""
-    return facts.network.endpoint_host in ("localhost", "127.0.0.1", "::1")
+def _way(facts: Facts) -> str | None:
+    """The interface on the way to machine 0; None where that is loopback, over which nothing leaves this machine."""
+    way = facts.network.towards_endpoint
+    return None if any(each.is_loopback and each.name == way for each in facts.network.interfaces) else way

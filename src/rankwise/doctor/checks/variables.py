@@ -8,16 +8,17 @@ from importlib.resources import files
 from typing import Any
 
 from rankwise.doctor.finding import Seen, fault, ok, warning
+from rankwise.doctor.privacy import HIDDEN
 
-_PLAIN = 20   # a value that is longer is private, as is one that is not a number of a variable nobody knows
+_PLAIN = 20   # a value that is longer is private
 
 
 def seen_of(name: str, value: str) -> Seen:
     """What this variable changes, with this value."""
     known = _known().get(name)
     if known is None:
-        private = () if value.isdecimal() else (value,)
-        return ok(f"{name}={value}: rankwise does not know what it does.", private=private)
+        shown = value if value.isdecimal() and len(value) <= _PLAIN else HIDDEN   # it may be a secret
+        return ok(f"{name}={shown}: rankwise does not know what it does.")
     private = (value,) if known.get("private") or len(value) > _PLAIN else ()
     problem = _problem(known.get("kind", ""), value)
     if problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,12 +58,18 @@ class Network:
     proxies: tuple[str, ...]          # names of the variables that are set, never what they hold
     no_proxy: str
 
+    @property
+    def endpoint_is_loopback(self) -> bool:
+        """Several machines that are all this one, as in a test: loopback is their network."""
+        host = self.endpoint_host or ""
+        return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host) is not None
+
 
 def read(endpoint: str | None = None, node_rank: int = 0) -> Network:
     """Ask the resolver, the kernel, and 127.0.0.1. Nothing is sent to another machine but by the resolver."""
     name = socket.gethostname()
     addresses, problem = _resolved(name)
-    host = endpoint.rpartition(":")[0].strip("[]") if endpoint else None
+    host, port = host_and_port(endpoint or "")
     toward, endpoint_problem = _towards(host) if host else (None, "")
     return Network(
         name=name, name_addresses=addresses, name_problem=problem,
@@ -70,8 +77,14 @@ def read(endpoint: str | None = None, node_rank: int = 0) -> Network:
         interfaces=tuple(_interface(each) for each in psutil.net_if_addrs()),
         towards_endpoint=toward, endpoint_host=host, endpoint_problem=endpoint_problem,
         default_route=_towards("192.0.2.1")[0],   # an address for documentation: nothing is sent
-        loopback_problem=_loopback_problem(), ports=_ports(endpoint if node_rank == 0 else None),
+        loopback_problem=_loopback_problem(), ports=_ports(port if node_rank == 0 else None),
         proxies=environment.those_set(_both_cases(_PROXIES)), no_proxy=environment.no_proxy())
+
+
+def host_and_port(endpoint: str) -> tuple[str | None, int | None]:
+    """The parts of HOST:PORT; None for one that is not there, or is no port."""
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]") or None, int(port) if port.isdecimal() and 0 < int(port) < 65536 else None
 
 
 def _resolved(name: str) -> tuple[tuple[str, ...], str]:
@@ -123,14 +136,14 @@ def _loopback_problem() -> str:
     return ""
 
 
-def _ports(endpoint: str | None) -> tuple[Port, ...]:
+def _ports(of_endpoint: int | None) -> tuple[Port, ...]:
     """The ports that the environment and --endpoint name; those of a job that is under way are its own."""
     named = []
     address = environment.store_address()
     if address is not None and environment.world() is None:
         named.append((address[1], "MASTER_PORT"))
-    if endpoint and endpoint.rpartition(":")[2].isdecimal():
-        named.append((int(endpoint.rpartition(":")[2]), "--endpoint"))
+    if of_endpoint is not None:
+        named.append((of_endpoint, "--endpoint"))
     return tuple(Port(number=number, meant_by=meant_by, owner=_owner(number)) for number, meant_by in named)
 
 
