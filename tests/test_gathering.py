@@ -31,9 +31,9 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Machines:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
 
-    def machine(number: int, nodes: str, timeout: float = 20.0) -> Gathering:
+    def machine(number: int, nodes: str, timeout: float = 20.0, **given: Any) -> Gathering:
         settings = Settings(nodes=nodes, node_rank=number, endpoint=f"127.0.0.1:{port}", timeout=timeout,
-                            max_restarts=3)
+                            max_restarts=3, **given)
         return Gathering(settings, "127.0.0.1", port, "the-run")
 
     return machine
@@ -142,6 +142,29 @@ def test_what_a_waiting_machine_hears_at_the_end(machines: Machines, at_once: At
     error = spare.exception(10)
     assert isinstance(error, PeerError if problem else Over)
     assert not problem or error.truth == problem   # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("theirs", "ours", "names"), [
+    ({"name": "big"}, {"name": "small"}, ("--name big", "--name small")),
+    ({"seed": 3, "exact": 4}, {"seed": 5}, ("--seed 3 and --exact 4", "--seed 5 and no --exact"))])
+def test_a_machine_of_another_run_is_refused(machines: Machines, at_once: AtOnce, theirs: dict[str, Any],
+                                             ours: dict[str, Any], names: tuple[str, str]) -> None:
+    """With both runs in one message; the run that it met by mistake goes on, and begins without it once more."""
+    found = [machines(number, "2:3", **theirs) for number in range(2)]
+    rounds([at_once(machine.next_round) for machine in found])
+    foreign = machines(2, "2:3", **ours)
+    error = at_once(foreign.next_round).exception(10)
+    assert isinstance(error, PeerError)
+    assert (names[0] in error.truth, names[1] in error.given) == (True, True), str(error)
+    foreign.leave("it ends")
+    assert [machine.waiting() for machine in found] == [0, 0]
+    assert rounds([at_once(machine.next_round) for machine in found]) == [(1, [0, 1])] * 2
+
+
+def test_a_machine_need_not_know_the_name_of_its_run(machines: Machines, at_once: AtOnce) -> None:
+    """Machine 0 chooses the folder."""
+    found = [machines(0, "2", name="big"), machines(1, "2")]
+    assert rounds([at_once(machine.next_round) for machine in found]) == [(0, [0, 1])] * 2
 
 
 class Silent:

@@ -5,6 +5,7 @@ enough of them and a last call is over. Machines of the round before go first. A
 one too many, waits for the next round. The store, at the endpoint, holds these names:
 
     folder             name of the run's folder, which machine 0 chose
+    settings           what machine 0 was given of the settings that a run has once: another run's machines differ in it
     round              number of the round that can be joined, and `now` or `later`: whether machine 0 gathers for it
     N/here             numbers of the machines that are there in round N, as they came
     N/closed           the machines of round N, and the port of the store of its ranks
@@ -26,7 +27,7 @@ import torch.distributed as dist
 
 from rankwise.errors import PeerError
 from rankwise.launcher.farstore import FarStore
-from rankwise.settings import Settings
+from rankwise.settings import Settings, option
 from rankwise.world import listed
 
 _POLL_SECONDS = 0.1
@@ -34,6 +35,7 @@ _ANSWER_SECONDS = 8.0      # for an answer of machine 0
 _LAST_CALL_SECONDS = 5.0   # for more machines, when there are enough
 _LOOK_SECONDS = 1.0        # between two looks for machines that wait
 _FAREWELL_SECONDS = 2.0    # for the machines that wait to hear that the run is over
+_OF_A_RUN = ("name", "seed", "amp", "exact")   # the same on all machines; a machine need not have the name
 
 
 class Round(NamedTuple):
@@ -111,6 +113,7 @@ class Gathering:
     def _close_round(self, store: FarStore) -> Round:
         number = self._round + 1
         store.post("folder", self._folder)
+        store.post("settings", json.dumps(self._of_the_run()))
         store.post("round", f"{number} now")
         store.add(f"{number}/here", "0 ")
         machines = self._gathered(store, number)
@@ -148,6 +151,8 @@ class Gathering:
         is_spare = False
         while True:
             number, call = self._awaited(store, lambda: self._open_round(store), is_patient=is_spare).split()
+            if self._round < 0:
+                self._require_the_same_run(store)
             store.add(f"{number}/here", f"{self._machine} ")
             if call == "later" and self._round < 0:
                 is_spare = self._is_spare()
@@ -157,6 +162,21 @@ class Gathering:
             if self._machine in closed.machines:
                 return self._begun(closed)
             is_spare = is_spare or self._is_spare()
+
+    def _of_the_run(self) -> dict[str, object]:
+        return {name: getattr(self._settings, name) for name in _OF_A_RUN}
+
+    def _require_the_same_run(self, store: FarStore) -> None:
+        """Raise PeerError where machine 0 is that of another run; to that run nothing is said."""
+        ours, theirs = self._of_the_run(), json.loads(store.read("settings") or "{}")
+        other = [name for name in theirs if theirs[name] != ours[name]
+                 and not (name == "name" and None in (ours[name], theirs[name]))]
+        if other:
+            self._store = None
+            raise PeerError(f"Machine {self._machine} was started with {_given(ours, other)}.",
+                            f"The run that meets at {self._host}:{self._port} has {_given(theirs, other)}.",
+                            "Start the same command on every machine of a run, and give each run an --endpoint of its "
+                            "own: two cannot share a port.")
 
     def _is_spare(self) -> bool:
         print(f"rankwise: the run is under way without this machine, {self._machine}, which waits for its next start.",
@@ -193,6 +213,11 @@ class Gathering:
                          "Start `rankwise run` on every machine with the same --nodes and --endpoint, each with its "
                          "own --node-rank. The endpoint is an address of machine 0 that the others reach, with a "
                          "free port.")
+
+
+def _given(settings: dict[str, object], names: list[str]) -> str:
+    return " and ".join(f"no {option(name)}" if settings[name] is None else f"{option(name)} {settings[name]}"
+                        for name in names)
 
 
 def _numbers(store: FarStore, name: str) -> set[int]:
