@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -11,11 +12,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from doctorfacts import facts
 from hosts import hosts, needs_hosts
 from launches import RANKWISE, TORCHRUN, Ended, Launch, run
+from rankwise.cli import main
+from rankwise.doctor import examining
 from rankwise.doctor.facts import Task, Unread, reading
 from slurm import needs_slurm, slurm_on_one_machine
 
@@ -104,11 +109,11 @@ def test_facts_that_hang_or_die_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(reading, "_start", start)
     monkeypatch.setattr(reading, "_READERS", dict.fromkeys(("host", "gpus", "software", "network")))
-    facts = reading.read_facts(Task(), limit_seconds=3.0)
-    assert facts.software_or_not == Unread(what="software", reason="no answer within 3 s", is_stuck=True)
-    assert facts.gpus_or_not == Unread(what="gpus", reason="the process that asked was ended by signal 6",
-                                       is_stuck=True)
-    assert facts.host_or_not == Unread(what="host", reason="OSError: no such driver", is_stuck=False)
+    found = reading.read_facts(Task(), limit_seconds=2.0)
+    assert found.software_or_not == Unread(what="software", reason="no answer within 2 s", is_fault=True)
+    assert found.gpus_or_not == Unread(what="gpus", reason="the process that asked was ended by signal 6",
+                                       is_fault=True)
+    assert found.host_or_not == Unread(what="host", reason="OSError: no such driver", is_fault=False)
 
 
 def test_this_machine(tmp_path: Path) -> None:
@@ -125,19 +130,72 @@ def test_this_machine(tmp_path: Path) -> None:
     first = measured["all_reduce"][0]
     assert first["size_bytes"] == 1024
     assert first["bus_bytes_per_second"] == pytest.approx(2 * 1 / 2 * 1024 / first["seconds"])
+    assert {"bfloat16", "float16", "float32", "int64"} <= {each.split()[-1] for each in
+                                                           measured["collectives"]["all-reduce"]["claimed"]}
     assert not list(tmp_path.iterdir()), "nothing is left in the folder"
 
 
 @pytest.mark.parametrize(("options", "words"), [
     (["--json", "--markdown"], "Leave one out."), (["--devices", "0"], "--devices"),
-    (["--nodes", "2"], "--endpoint is not given")])
+    (["--nodes", "2"], "--endpoint is not given"), (["--nodes", "2", "--endpoint", "foo"], "HOST:PORT"),
+    (["--nodes", "2", "--endpoint", "127.0.0.1:99999"], "HOST:PORT"),
+    (["--endpoint", "127.0.0.1:29500"], "--nodes is 1"), (["--quick", "--devices", "2"], "starts no ranks"),
+    (["--quick", "--accelerator", "cpu"], "starts no ranks"), (["--timeout", "inf"], "3600"),
+    (["--timeout", "nan"], "3600")])
 def test_what_cannot_be_asked_for(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, and why."""
-    from rankwise.cli import main
     with pytest.raises(SystemExit) as end:
         main(["doctor", *options])
     assert end.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    """The exit code of the command on a machine that is made up, and well."""
+    monkeypatch.setattr(examining, "read_facts", lambda task, limit_seconds: facts())
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", *options])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_one_rank_of_a_machine_tells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --quick in a job of another launcher: the others look too, and end alike."""
+    told = []
+    for rank in ("0", "1"):
+        for name in ("RANK", "LOCAL_RANK"):
+            monkeypatch.setenv(name, rank)
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+            monkeypatch.setenv(name, "2")
+        assert looked(monkeypatch, "--quick") == 0
+        told.append(capsys.readouterr().out.count("rankwise doctor: ok"))
+    assert told == [1, 0]
+
+
+def test_an_interruption_says_where(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with exit code 130."""
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(examining, "check", interrupted)
+    assert looked(monkeypatch) == 130
+    assert capsys.readouterr().err == "rankwise doctor: interrupted in step `facts of this machine`.\n"
+
+
+def test_more_ranks_than_the_memory_holds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a CPU nothing else bounds them: refused, before anything starts."""
+    assert looked(monkeypatch, "--accelerator", "cpu", "--devices", "100000") == 2
+    assert "60.0 GB of memory are left.\n  Give --devices 240 at most." in capsys.readouterr().err
+
+
+def test_a_system_that_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too few open files: each part that no process can be started for says so."""
+    def refused(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(reading, "_start", refused)
+    assert [(each.reason, each.is_fault) for each in reading.read_facts(Task(), limit_seconds=3.0).unread()] == [
+        ("no process can be started for it: Too many open files", True)] * 4
 
 
 # Whole jobs of it, with marker `environment`

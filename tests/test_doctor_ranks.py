@@ -22,8 +22,10 @@ from rankwise.doctor.ranks import attendance, links, steps
 from rankwise.doctor.ranks.attendance import Attendance
 from rankwise.doctor.ranks.findings import findings_of
 from rankwise.doctor.ranks.pairs import rounds
-from rankwise.doctor.ranks.report import Pair, Report, Tally, Timing, Wrong
+from rankwise.doctor.ranks.report import FORMING, Pair, Report, Tally, Timing, Wrong
 from rankwise.doctor.ranks.taking import take_part
+from rankwise.doctor.ranks.transport import words_of
+from rankwise.errors import PeerError
 from rankwise.world import World
 
 LIMIT_SECONDS = 4.0
@@ -101,6 +103,7 @@ def examined(breaking: Any) -> tuple[list[Any], dict[str, Finding]]:
     return [end if isinstance(end, str) else end[0] for end in ends], {each.check: each for each in ends[0][1]}
 
 
+@pytest.mark.environment
 def test_ranks_that_are_right_and_one_that_is_slow() -> None:
     """Everything comes out exactly on every dtype that gloo takes, and what it refuses is listed; the slow one is
     named.
@@ -130,7 +133,8 @@ def test_ranks_that_are_wrong_are_named() -> None:
 
 
 @pytest.mark.parametrize(("breaking", "words"), [
-    (never_join, "Rank 1 of 3 never joined."), (die, "Rank 1 was lost, or hung, in step `broadcast`."),
+    pytest.param(never_join, "Rank 1 of 3 never joined.", marks=pytest.mark.environment),
+    (die, "Rank 1 was lost, or hung, in step `broadcast`."),
     pytest.param(hang, "Rank 1 was lost, or hung, in step `broadcast`.", marks=pytest.mark.environment)])
 def test_a_rank_that_is_lost_is_named(breaking: Any, words: str) -> None:
     """With the step it was in; the others end within the limits, with a fault."""
@@ -161,6 +165,17 @@ def test_every_rank_wrong_is_not_blamed_on_one() -> None:
     found = finding("all-reduce", report(0, wrongs=wrong), report(1, wrongs=wrong))
     assert found.verdict == FAULT
     assert "Every rank got a wrong result" in found.evidence
+
+
+def test_a_group_that_cannot_be_formed_points_to_the_network() -> None:
+    """All ranks say the same, which is told once, without a place in gloo's source."""
+    said = PeerError("Rank 0 of 2 could not meet the others within 8 s.", "[enforce fail at /__w/pytorch/third_party/"
+                     "gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: wrong", "")
+    found = finding("all ranks", *(report(rank, step=FORMING, is_through=False, problem=words_of(said))
+                                   for rank in range(2)))
+    assert found.evidence == (
+        "Ranks 0 and 1 in step `forming the group of all ranks`: Unable to find address for: wrong.")
+    assert "findings on the network above" in found.remedy
 
 
 def test_ranks_with_other_software_are_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 
 from rankwise import environment
 from rankwise.cli.settings import given_in
-from rankwise.errors import UsageError
+from rankwise.errors import RankwiseError, UsageError
 from rankwise.settings import Settings
 from rankwise.world import World
 
@@ -22,7 +23,7 @@ _EXAMPLES = """\b
 Examples:
   rankwise doctor                                  this machine, with ranks on all of its devices
   rankwise doctor --quick                          no ranks; some seconds, for a container's health check
-  rankwise doctor --markdown                       for a bug report: no names, no addresses
+  rankwise doctor --markdown                       for a bug report: nothing private
   rankwise doctor --nodes 2 --node-rank 0 --endpoint HOST:29500      and the same on machine 1, with its number
   torchrun --nproc-per-node 4 -m rankwise doctor   in a job that another launcher has started
   srun --ntasks-per-node 1 rankwise doctor         on each machine of Slurm's job; Slurm says the rest
@@ -46,8 +47,8 @@ def _doctor(context: typer.Context, *,
     node_rank: Annotated[int, typer.Option(min=0, help="number of this machine, from 0")] = 0,
     endpoint: Annotated[str | None, typer.Option(show_default=False, help="HOST:PORT of machine 0, where the machines "
                                                  "meet")] = None,
-    timeout: Annotated[float, typer.Option(min=1.0, help="seconds after which a step that does not end is a "
-                                           "fault")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=1.0, max=3600.0, help="seconds after which a step that does not end "
+                                           "is a fault")] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print them as Markdown, without anything "
                                               "private")] = False,
@@ -66,18 +67,52 @@ def _doctor(context: typer.Context, *,
     given, world = given_in(context), environment.world()
     starts_ranks = world is None or world.size == 1 or _is_of_a_launcher(given)
     settings = Settings(**placed(values, given) if starts_ranks else values)
+    _refuse_what_contradicts(settings, given, quick=quick)
     show = partial(_print, quick=quick, as_json=as_json, as_markdown=as_markdown)
-    from rankwise.doctor import examining
-    if quick:
-        examination = examining.look(settings)
-    elif world is not None and not starts_ranks:
-        return _as_rank(world, settings, show)
-    else:
-        from rankwise.jobprogress import Progress
-        with Progress(1, 2) as progress:
-            examination = examining.look_and_start(settings, lambda step: progress.tell(step, 0))
-    show(examination)
+    rank = None if starts_ranks else world
+    if rank is not None and not quick:
+        return _as_rank(rank, settings, show)
+    examination = _examined(settings, quick=quick)
+    if rank is None or rank.local_rank == 0:   # one process of a machine tells what all of its ranks see
+        show(examination)
     return examination.exit_code
+
+
+def _refuse_what_contradicts(settings: Settings, given: set[str], *, quick: bool) -> None:
+    about_ranks = [f"--{name}" for name in ("devices", "accelerator") if quick and name in given]
+    if about_ranks:
+        raise UsageError(f"--quick and {about_ranks[0]} are both given.",
+                         f"--quick starts no ranks, which {about_ranks[0]} is about.", "Leave one of them out.")
+    if settings.endpoint is None:
+        return
+    if settings.node_range[1] == 1:
+        raise UsageError(f"--endpoint is {settings.endpoint}, and --nodes is 1.", "It is where several machines meet.",
+                         "Give --nodes and --node-rank, or leave --endpoint out.")
+    from rankwise.doctor.facts.network import host_and_port
+    if None in host_and_port(settings.endpoint):
+        raise UsageError(f"--endpoint is {settings.endpoint}.", "It is HOST:PORT of machine 0.",
+                         "Give --endpoint 10.0.0.1:29500, for example.")
+
+
+def _examined(settings: Settings, *, quick: bool) -> Examination:
+    from rankwise.doctor import examining
+    from rankwise.jobprogress import Progress
+    step = "facts of this machine"
+    with Progress(1, 2) as progress:
+        def tell(what: str) -> None:
+            nonlocal step
+            step = what
+            progress.tell(what, 0)
+
+        tell(step)
+        try:
+            return examining.look(settings) if quick else examining.look_and_start(settings, tell)
+        except KeyboardInterrupt:
+            print(f"rankwise doctor: interrupted in step `{step}`.", file=sys.stderr)
+            raise
+        except OSError as error:
+            raise RankwiseError("The examination could not be made.", f"The system says: {error.strerror or error}.",
+                                "See the limits of this shell: ulimit -a") from error
 
 
 def _is_of_a_launcher(given: set[str]) -> bool:

@@ -26,15 +26,14 @@ def look(settings: Settings) -> Examination:
 def look_and_start(settings: Settings, tell: Callable[[str], None]) -> Examination:
     """This machine, then a rank on each of its devices, with those of the other machines; `tell` is given what is done.
 
-    Raises UsageError for devices that are not here.
+    Raises UsageError for devices that are not here, or more of a CPU than have room in its memory.
     """
-    tell("facts of this machine")
     facts = _facts(settings)
     findings = check(facts)
     if not _can_start(facts):
         return _with(findings, facts, [_of_ranks(not_applicable("No ranks are started: torch cannot be imported."))])
     from rankwise.doctor.ranks.starting import devices_here
-    devices = devices_here(settings)
+    devices = devices_here(settings, None if facts.host_or_not in facts.unread() else facts.host.room_bytes)
     if devices * settings.node_range[1] == 1:
         return _with(findings, facts, [_of_ranks(not_applicable("One device: there is nothing to exchange."))])
     return _started(settings.having(devices=devices), facts, findings, tell)

@@ -91,10 +91,10 @@ def _finding(check: Check, facts: Facts) -> Finding:
 
 
 def _unread(facts: Facts) -> list[Finding]:
-    """A finding for each part of the facts that could not be read; one that hangs or kills is a fault."""
+    """A finding for each part of the facts that could not be read; one whose reader hangs or dies is a fault."""
     groups = {"software": SOFTWARE, "gpus": GPUS, "host": HOST, "network": NETWORK}
     remedies = {"software": "python -c 'import torch; torch.cuda.is_available()'", "gpus": "nvidia-smi"}
-    return [Finding.of(groups[part.what], "facts", (fault if part.is_stuck else warning)(
+    return [Finding.of(groups[part.what], "facts", (fault if part.is_fault else warning)(
         f"The facts on {part.what} could not be read: {part.reason}.",
         f"See where this ends: {remedies[part.what]}" if part.what in remedies else ""))
         for part in facts.unread()]

@@ -13,11 +13,13 @@ from rankwise.doctor.facts.software import Software
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """Facts that could not be read: why, and whether the reader hung or died, as a broken driver makes it."""
+    """Facts that could not be read: why, and whether that is a fault: the reader hung or died, as a broken driver makes
+    it, or the system starts no process.
+    """
 
     what: str
     reason: str
-    is_stuck: bool
+    is_fault: bool
 
 
 class NotReadError(Exception):

@@ -58,6 +58,11 @@ class Host:
     newest_file_seconds: float       # when rankwise was put here: no clock may show less
     clock_is_synchronised: bool | None
 
+    @property
+    def room_bytes(self) -> int:
+        """The memory that is left to a job: what is available, within the limit of the control group."""
+        return min(self.available_bytes, self.limits.memory_bytes or self.available_bytes)
+
 
 def read() -> Host:
     """Look at /proc, /sys and the limits of this process."""

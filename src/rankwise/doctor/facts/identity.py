@@ -18,6 +18,7 @@ def own_words() -> tuple[str, ...]:
         words.append(getpass.getuser())
     with contextlib.suppress(RuntimeError):
         words.append(str(Path.home()))
-    for addresses in psutil.net_if_addrs().values():
-        words += [each.address.partition("%")[0] for each in addresses]
+    with contextlib.suppress(OSError):
+        for addresses in psutil.net_if_addrs().values():
+            words += [each.address.partition("%")[0] for each in addresses]
     return tuple(dict.fromkeys(words))

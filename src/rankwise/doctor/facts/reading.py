@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -17,8 +18,8 @@ from rankwise.doctor.facts.identity import own_words
 from rankwise.lifetime import end_with_parent
 
 _PACKAGES = str(Path(__file__).parents[3])
-_READERS: dict[str, Callable[..., Any]] = {"software": software.read, "gpus": gpus.read, "host": host.read,
-                                           "network": network.read}
+_READERS: dict[str, Callable[..., Any]] = {"host": host.read, "software": software.read, "gpus": gpus.read,
+                                           "network": network.read}   # the host first: it knows why others fail
 FAMILIES = ("NCCL_", "TORCH_", "OMP_", "MASTER_", "GLOO_", "CUDA_VISIBLE_DEVICES")   # no other is shown
 _LEAST_SECONDS = 30.0     # torch is read from disk, and on a busy machine that takes long
 _PER_PART_SECONDS = 1.0   # of what has answered while another part was waited for
@@ -28,7 +29,7 @@ def read_facts(task: Task, *, limit_seconds: float) -> Facts:
     """All facts of this machine; a part that does not come within the limit is Unread. Interrupted, it leaves nothing.
     """
     arguments: dict[str, tuple[Any, ...]] = {"network": (task.endpoint, task.node_rank)}
-    readers = {what: _start(what, arguments.get(what, ())) for what in _READERS}
+    readers = {what: _started(what, arguments.get(what, ())) for what in _READERS}
     limit_seconds = max(limit_seconds, _LEAST_SECONDS)
     deadline = time.monotonic() + limit_seconds
     try:
@@ -49,6 +50,14 @@ def main(parent: int, what: str) -> None:
     answer.close()
 
 
+def _started(what: str, arguments: tuple[Any, ...]) -> subprocess.Popen[bytes] | OSError:
+    """The reader of a part, or why the system starts none: too few open files, processes, or memory."""
+    try:
+        return _start(what, arguments)
+    except OSError as error:
+        return error
+
+
 def _start(what: str, arguments: tuple[Any, ...]) -> subprocess.Popen[bytes]:
     code = (f"import sys; sys.path[0] = {_PACKAGES!r}; from rankwise.doctor.facts.reading import main; "
             f"main({os.getpid()}, {what!r})")
@@ -56,26 +65,31 @@ def _start(what: str, arguments: tuple[Any, ...]) -> subprocess.Popen[bytes]:
                               stderr=subprocess.PIPE, start_new_session=True)
     assert reader.stdin is not None
     reader.stdin.write(pickle.dumps(arguments))
-    reader.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):   # it has ended already, and its exit code tells
+        reader.stdin.flush()
     return reader
 
 
-def _answer(what: str, reader: subprocess.Popen[bytes], deadline: float, limit_seconds: float) -> Any:
+def _answer(what: str, reader: subprocess.Popen[bytes] | OSError, deadline: float, limit_seconds: float) -> Any:
+    if isinstance(reader, OSError):
+        return Unread(what=what, reason=f"no process can be started for it: {reader.strerror}", is_fault=True)
     try:
         out, err = reader.communicate(timeout=max(_PER_PART_SECONDS, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return Unread(what=what, reason=f"no answer within {limit_seconds:.0f} s", is_stuck=True)
+        return Unread(what=what, reason=f"no answer within {limit_seconds:.0f} s", is_fault=True)
     if reader.returncode == 0:
         return pickle.loads(out)  # noqa: S301 (our own child wrote it)
     words = err.decode("utf-8", "replace").strip().splitlines()
     if reader.returncode < 0:
         return Unread(what=what, reason=f"the process that asked was ended by signal {-reader.returncode}",
-                      is_stuck=True)
-    return Unread(what=what, reason=words[-1][:300] if words else f"exit code {reader.returncode}", is_stuck=False)
+                      is_fault=True)
+    return Unread(what=what, reason=words[-1][:300] if words else f"exit code {reader.returncode}", is_fault=False)
 
 
-def _end(readers: Mapping[str, subprocess.Popen[bytes]]) -> None:
+def _end(readers: Mapping[str, subprocess.Popen[bytes] | OSError]) -> None:
     for reader in readers.values():
+        if isinstance(reader, OSError):
+            continue
         if reader.poll() is None:
             reader.kill()
         reader.communicate()

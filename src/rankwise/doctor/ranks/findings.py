@@ -9,7 +9,7 @@ from typing import Any
 from rankwise.doctor.finding import Finding, Seen, fault, not_applicable, ok, warning
 from rankwise.doctor.nominal import Nominal
 from rankwise.doctor.ranks import correctness, links
-from rankwise.doctor.ranks.report import Report
+from rankwise.doctor.ranks.report import FORMING, Report
 from rankwise.quantities import byte_count, percent, ratio, seconds
 from rankwise.world import listed, ranks_in_words
 
@@ -54,6 +54,8 @@ def presence(reports: Sequence[Report], launcher_words: str = "") -> Seen:
         return ok(f"{len(reports)} ranks with {reports[0].backend} came through: {_devices(reports)}.")
     remedy = ("Start them all, with the same endpoint; see that machines reach each other." if absent else
               "See the finding on links below." if any(pair.problem for each in reports for pair in each.pairs) else
+              "See the findings on the network above: interfaces and host name." if told and not silent and all(
+                  each.step == FORMING for each in told) else
               "Look at that rank's machine: memory that ran out (dmesg), a GPU's error (nvidia-smi), its network.")
     return fault(" ".join(parts), remedy)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -12,14 +11,14 @@ import torch.distributed as dist
 
 from rankwise.doctor.ranks.line import Line
 from rankwise.doctor.ranks.report import Pair
+from rankwise.doctor.ranks.transport import words_of
 from rankwise.errors import RankwiseError
-from rankwise.group import Group, transport_words
+from rankwise.group import Group
 from rankwise.world import World
 
 _GLOO_TIMES = 5              # gloo tries a connection so often, each time up to its limit
 _LEAST_SECONDS = 3.0
 _POLL_SECONDS = 0.05
-_NOISE = re.compile(r"\[/[^\]]*\] | \[none\]")   # where in gloo's source a message comes from
 _SMALL_TIMES, _LARGE_TIMES = 20, 4
 _LARGE_ELEMENTS = 500_001    # 2 MB, and not a multiple of two
 
@@ -73,8 +72,7 @@ def _met(other: int, rank: int, device: torch.device, store: dist.Store, limit_s
     except (RankwiseError, RuntimeError) as error:
         if not dist.is_initialized():
             _forget_attempt()
-        words = error.truth if isinstance(error, RankwiseError) else transport_words(error)
-        return Pair(other=other, problem=_NOISE.sub("", words).strip())
+        return Pair(other=other, problem=words_of(error))
     finally:
         if group is not None:
             group.close()

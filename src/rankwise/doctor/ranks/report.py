@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+FORMING = "forming the group of all ranks"   # the step in which the backend first connects them
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:

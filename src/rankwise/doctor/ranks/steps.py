@@ -15,14 +15,18 @@ from rankwise import environment, processor
 from rankwise.doctor.ranks import collectives, pairs, speed
 from rankwise.doctor.ranks.collectives import Peers
 from rankwise.doctor.ranks.line import Line
-from rankwise.doctor.ranks.report import Report
-from rankwise.errors import RankwiseError
-from rankwise.group import Group, backend_of, transport_words
+from rankwise.doctor.ranks.report import FORMING, Report
+from rankwise.doctor.ranks.transport import words_of
+from rankwise.group import Group, backend_of
 from rankwise.quantities import byte_count
 from rankwise.world import World, listed
 
 _POLL_SECONDS = 0.1
 _JOIN_SECONDS = 30.0   # or the limit, if that is longer: one rank of a machine looks at it before it comes
+
+
+class _MissingError(Exception):
+    """A rank or a machine that the next step needs is not there."""
 
 
 class Steps:
@@ -41,10 +45,10 @@ class Steps:
         problem = ""
         try:
             self._take_all()
-        except RankwiseError as error:
-            problem = f"{error.given} {error.truth}"
+        except _MissingError as error:
+            problem = str(error)
         except Exception as error:   # whatever it is, it belongs into the report
-            problem = transport_words(error)
+            problem = words_of(error)
         self._found["problem"] = problem
         self._found["is_through"] = not problem
 
@@ -62,7 +66,7 @@ class Steps:
         self._found["copy_bytes_per_second"] = speed.memory_copy(self._device)
         if len(set(machines)) > 1:
             self._meet_machines(machines)
-        self._at("forming the group of all ranks")
+        self._at(FORMING)
         group = Group.open(self._world, self._device, store=self._connect("all"), timeout_seconds=self._limit_seconds)
         try:
             self._exchange()
@@ -95,7 +99,7 @@ class Steps:
                 break
             time.sleep(_POLL_SECONDS)
         if any(said) or None in said:
-            raise RankwiseError("Not all machines reach each other: the group of all ranks is not formed.", "", "")
+            raise _MissingError("Not all machines reach each other: the group of all ranks is not formed.")
 
     def _await_all(self) -> list[int]:
         """No collective is begun before every rank is there: one that waits in it does not know for whom.
@@ -108,7 +112,7 @@ class Steps:
         deadline = time.monotonic() + limit_seconds
         while missing := [rank for rank in ranks if self._line.read(f"machine/{rank}") is None]:
             if time.monotonic() > deadline:
-                raise RankwiseError(f"Rank {listed(missing)} did not come within {limit_seconds:.0f} s.", "", "")
+                raise _MissingError(f"Rank {listed(missing)} did not come within {limit_seconds:.0f} s.")
             time.sleep(_POLL_SECONDS)
         return [int(self._line.read(f"machine/{rank}") or 0) for rank in ranks]
 
