@@ -185,7 +185,7 @@ def test_a_check_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_facts_that_cannot_be_read_are_a_finding() -> None:
     """A driver that hangs is one fault; what depends on it is said to be unknown."""
-    stuck = replace(facts(), gpus_or_not=Unread(what="gpus", reason="no answer within 30 s", is_stuck=True))
+    stuck = replace(facts(), gpus_or_not=Unread(what="gpus", reason="no answer within 30 s", is_fault=True))
     findings = checks.examine(stuck)
     assert [each.check for each in findings if each.verdict == FAULT] == ["facts"]
     assert "not known" in of(findings, "driver").evidence
