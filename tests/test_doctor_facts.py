@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -87,6 +88,11 @@ def test_the_version_of_cudnn(number: int | None, version: str | None) -> None:
     """torch gives it as one number, which has another form since version 9."""
     torch = SimpleNamespace(backends=SimpleNamespace(cudnn=SimpleNamespace(version=lambda: number)))
     assert software._cudnn(torch) == version
+
+
+def test_facts_need_no_torch() -> None:
+    """Who receives them does not import it, slow or broken as it may be: they are plain values."""
+    assert b"torch_version" not in pickle.dumps(software.read())
 
 
 def test_an_nccl_that_is_broken_is_a_finding() -> None:

@@ -86,7 +86,7 @@ def _of_torch(torch: Any) -> dict[str, Any]:
     has_nccl = there and distributed.is_nccl_available()
     available = torch.cuda.is_available()
     return {
-        "torch": torch.__version__, "cuda": torch.version.cuda, "numpy_problem": _numpy_problem(torch),
+        "torch": str(torch.__version__), "cuda": torch.version.cuda, "numpy_problem": _numpy_problem(torch),
         "cudnn": _cudnn(torch), "nccl": _nccl(torch) if has_nccl else None,
         "cuda_is_available": available, "mps_is_available": torch.backends.mps.is_available(),
         "has_gloo": there and distributed.is_gloo_available(), "has_nccl": has_nccl,
