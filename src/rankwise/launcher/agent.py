@@ -178,7 +178,9 @@ def _outcome(world_size: int, result: RunResult, run_folder: Path) -> Outcome:
 
 def _worker_code() -> str:
     """What a rank's interpreter runs first. Unlike -m it does not look into the current folder for modules."""
-    code = f"import sys; sys.path[0] = {_PACKAGES!r}; from rankwise.launcher.worker import main; main({os.getpid()})"
+    # Interrupted while it loads, a rank ends without a word.
+    code = (f"import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); sys.path[0] = {_PACKAGES!r}; "
+            f"from rankwise.launcher.worker import main; main({os.getpid()})")
     return code.replace("$", "$$")   # the agent fills in templates
 
 
