@@ -14,8 +14,7 @@ import pytest
 
 from rankwise import cli, releases
 from rankwise.errors import UsageError
-from rankwise.images import containers, context, digits, locks, proof, sources, wheel
-from rankwise.images.containers import Container
+from rankwise.images import context, digits, locks, proof, sources, wheel
 from rankwise.images.engine import Engine, find
 from rankwise.images.variants import CPU, KINDS, Variant, choose, possible
 
@@ -204,43 +203,6 @@ def test_wheels_of_the_lock_go_along(tmp_path: Path) -> None:
     assert sorted(path.name for path in (folder / "wheels").iterdir()) == [
         wheel.name_of_wheel(), "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl",
         "typing_extensions-4.16.0-py3-none-any.whl"]
-
-
-def started(engine: Engine, is_rootless: bool = True, **container: object) -> list[str]:
-    value = Container(**{"tag": "it", "command": ("x",), "folder": Path("/here"), **container})  # type: ignore[arg-type]
-    return containers.command(engine, value, "name", user=(1000, 1001), is_rootless=is_rootless)
-
-
-def test_a_container_gets_what_a_training_needs() -> None:
-    """The working folder, shared memory, the caller's user; GPUs in the words of each engine."""
-    common = ["--volume=/here:/workspace", "--workdir=/workspace", "--shm-size=8g"]
-    assert started(DOCKER) == ["docker", "run", "--rm", "--name=name", "--user=1000:1001", *common, "it", "x"]
-    assert started(PODMAN) == ["podman", "run", "--rm", "--name=name", "--userns=keep-id", "--user=1000:1001", *common,
-                               "it", "x"]
-    assert "--gpus=all" in started(DOCKER, gpus="all")
-    assert '--gpus="device=0,2"' in started(DOCKER, gpus="0,2")
-    assert [each for each in started(PODMAN, gpus="0,2") if "nvidia" in each] == [
-        "--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=2"]
-    assert "--ulimit=memlock=-1" in started(PODMAN, gpus="all")
-    assert "--interactive" in started(PODMAN, is_interactive=True)
-    assert "--userns=keep-id" not in started(PODMAN, is_rootless=False)
-
-
-@pytest.mark.parametrize(("publish", "said"), [("8888", "--publish=127.0.0.1:8888:8888"),
-                                               ("0.0.0.0:80", "--publish=0.0.0.0:80:80")])
-def test_a_port_is_on_loopback_unless_asked(publish: str, said: str) -> None:
-    """--publish PORT is for this machine alone; Jupyter listens where the port comes from, with its token."""
-    assert said in started(DOCKER, publish=publish)
-    command = containers.jupyter(publish)
-    assert f"--port={publish.split(':')[-1]}" in command
-    assert not any("token" in word or "password" in word for word in command)
-
-
-def test_what_cannot_be_started_is_refused() -> None:
-    """A port or a list of GPUs that cannot be read."""
-    for wrong in ({"publish": "http"}, {"publish": "70000"}, {"gpus": "some"}, {"gpus": "0,,1"}):
-        with pytest.raises(UsageError):
-            started(DOCKER, **wrong)
 
 
 def program(folder: Path, name: str, code: int) -> None:

@@ -200,11 +200,12 @@ def _start(variant: Variant, command: list[str], tag: str | None, engine: str | 
     asked = gpus or ("none" if variant.cuda == CPU else "all")
     container = containers.Container(
         tag=tag or variant.tag, command=tuple(command), folder=Path.cwd(), gpus=None if asked == "none" else asked,
-        shared_memory=shm_size, publish=publish, is_interactive=sys.stdin.isatty())
+        shared_memory=shm_size, publish=publish, has_terminal=sys.stdin.isatty())
     chosen, name, user = find(engine, to_run=True), containers.new_name(), containers.caller()
     arguments = containers.command(chosen, container, name, user=user, is_rootless=user[0] != 0)
     print(shlex.join(arguments), file=sys.stdout if dry_run else sys.stderr)
-    return 0 if dry_run else containers.run(arguments, chosen, name)
+    return 0 if dry_run else containers.run(
+        arguments, chosen, name, has_terminal=container.has_terminal)
 
 
 def _chosen(kind: str, cuda: str, torch: str | None) -> Variant:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from rankwise.errors import UsageError
 from rankwise.images.engine import Engine
@@ -28,7 +30,7 @@ class Container:
     gpus: str | None = None            # all, or a list of numbers; None: a container without
     shared_memory: str = "8g"          # data workers and NCCL pass tensors through it; an engine's default is 64 MB
     publish: str | None = None         # a port of the host: PORT on loopback, or ADDRESS:PORT
-    is_interactive: bool = False
+    has_terminal: bool = False
 
 
 def command(engine: Engine, container: Container, name: str, *, user: tuple[int, int], is_rootless: bool) -> list[str]:
@@ -38,7 +40,7 @@ def command(engine: Engine, container: Container, name: str, *, user: tuple[int,
     """
     return [
         engine.program, "run", "--rm", f"--name={name}",
-        *(["--interactive", "--tty"] if container.is_interactive else []),
+        "--interactive", *(["--tty"] if container.has_terminal else []),   # what is piped in arrives too
         *_user(engine, user, is_rootless=is_rootless),
         f"--volume={container.folder}:{WORKSPACE}", f"--workdir={WORKSPACE}",
         f"--shm-size={container.shared_memory}",
@@ -47,21 +49,30 @@ def command(engine: Engine, container: Container, name: str, *, user: tuple[int,
         container.tag, *container.command]
 
 
-def run(arguments: Sequence[str], engine: Engine, name: str) -> int:
+def run(arguments: Sequence[str], engine: Engine, name: str, *, has_terminal: bool) -> int:
     """The command to its end; returns its exit code. However this ends, the container is gone.
 
-    Raises KeyboardInterrupt when interrupted; what runs inside is told too, and has some time to end.
+    SIGTERM is handed on, and the command has some time to end with a code of its own; else SystemExit (143).
+    Raises KeyboardInterrupt when interrupted; what runs inside is told too, and has the same time.
     """
-    with subprocess.Popen(arguments) as client:
-        try:
-            return client.wait()
-        except KeyboardInterrupt:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                client.wait(_GRACE_SECONDS)   # the engine hands the signal on
+    before = signal.signal(signal.SIGTERM, _terminated)
+    # In a session of its own the engine does not hear the terminal's Ctrl-C, which would arrive inside twice.
+    client = subprocess.Popen(arguments, start_new_session=not has_terminal)
+    try:
+        return client.wait()
+    except KeyboardInterrupt:
+        _tell(engine, name, "INT", client)
+        raise
+    except SystemExit:
+        code = _tell(engine, name, "TERM", client)
+        if code is None:
             raise
-        finally:
-            remove(engine, name)
-            client.kill()   # nothing happens where it has ended
+        return code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        client.kill()   # nothing happens where it has ended
+        client.wait()
+        remove(engine, name)
 
 
 def remove(engine: Engine, name: str) -> None:
@@ -85,6 +96,19 @@ def new_name() -> str:
 def caller() -> tuple[int, int]:
     """uid and gid of whoever calls."""
     return os.getuid(), os.getgid()
+
+
+def _terminated(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _tell(engine: Engine, name: str, word: str, client: subprocess.Popen[bytes]) -> int | None:
+    """Send the signal into the container; its exit code, None where it was not there yet or did not end in time."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        told = subprocess.run([engine.program, "kill", f"--signal={word}", name], capture_output=True, check=False,
+                              timeout=_REMOVAL_SECONDS)
+        return client.wait(_GRACE_SECONDS) if told.returncode == 0 else None
+    return None
 
 
 def _user(engine: Engine, user: tuple[int, int], *, is_rootless: bool) -> list[str]:
