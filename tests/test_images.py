@@ -321,7 +321,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "no recorded lock" in text
     assert ends("build", "train", "--pip-conf", "none.conf")[0] == 2
     (tmp_path / "loose.lock").write_text("torch==2.13.0\n")
-    for lock in ("none.lock", "loose.lock"):
+    (tmp_path / "binary.lock").write_bytes(b"\xff\xfe")
+    for lock in ("none.lock", "loose.lock", "binary.lock"):
         assert ends("check", "train", "--lock", lock)[0] == 2
         assert ends("write", "train", "--lock", lock, "--output", lock + "-out")[0] == 2
     program(tmp_path, "podman", 0)

@@ -22,7 +22,7 @@ def started(engine: Engine, is_rootless: bool = True, **container: object) -> li
 def test_a_container_gets_what_a_training_needs() -> None:
     """The working folder, shared memory, the caller's user; GPUs in the words of each engine."""
     common = ["--volume=/here:/workspace", "--workdir=/workspace", "--shm-size=8g"]
-    first = ["run", "--rm", "--name=name", "--interactive"]
+    first = ["run", "--rm", "--pull=never", "--name=name", "--interactive"]
     assert started(DOCKER) == ["docker", *first, "--user=1000:1001", *common, "it", "x"]
     assert started(PODMAN) == ["podman", *first, "--userns=keep-id", "--user=1000:1001", *common, "it", "x"]
     assert "--gpus=all" in started(DOCKER, gpus="all")

@@ -31,19 +31,30 @@ _EXIT_CODES = ("Exit codes: 0 success, 1 the build or a check failed, 2 usage, 1
                "the command's own.")
 _BUILD_SECONDS = 7200.0
 
+
+def _tag(text: str | None) -> str | None:
+    from rankwise.images.engine import checked_tag
+    return None if text is None else checked_tag(text)
+
+
+def _base(text: str | None) -> str | None:
+    from rankwise.images.engine import checked_reference
+    return None if text is None else checked_reference(text)
+
+
 Kind = Annotated[str, typer.Argument(metavar="KIND", show_default=False, help="train: small, for clusters; "
                                      "dev: to work in.")]
 Cuda = Annotated[str, typer.Option(help="cpu, or the CUDA of torch's wheel: 11.8, 12.6, 12.8, 13.0")]
 Torch = Annotated[str | None, typer.Option(show_default=False, help="release of torch (default: the newest that has a "
                                            "recorded lock, else the newest)")]
 Tag = Annotated[str | None, typer.Option(show_default=False, help="name of the image (default: "
-                                         "rankwise:KIND-BUILD-torchVERSION)")]
+                                         "rankwise:KIND-BUILD-torchVERSION)", callback=_tag)]
 EngineName = Annotated[str | None, typer.Option("--engine", show_default=False, help="docker, podman or buildah "
                                                 "(default: the first that answers)")]
 MirrorName = Annotated[str, typer.Option("--mirror", help="where packages come from: none, aliyun, tsinghua, or the "
                                          "address of a mirror")]
 BaseImage = Annotated[str | None, typer.Option("--base", show_default=False, help="image to begin from (default: "
-                                               "debian:bookworm-slim, pinned by its digest)")]
+                                               "debian:bookworm-slim, pinned by its digest)", callback=_base)]
 Lock = Annotated[Path | None, typer.Option(show_default=False, help="lock of your own, with a hash for each package, "
                                            "in place of the recorded one")]
 
@@ -222,11 +233,15 @@ def _context(folder: Path, variant: Variant, mirror: str, base: str | None, lock
 
 def _text(lock: Path | None, variant: Variant) -> str | None:
     """The lock of one's own, else the recorded one, if any."""
-    from rankwise.images.locks import read
+    from rankwise.images.locks import check_torch, read
     if lock is None:
         return variant.lock
     if not lock.is_file():
-        raise UsageError(f"--lock is {lock}.", "There is no such file.", "Give a file that is there.")
-    text = lock.read_text(encoding="utf-8")
-    read(text)   # it raises for what is no lock
+        raise UsageError(f"--lock is {lock}.", "It is a folder." if lock.is_dir() else "There is no such file.",
+                         "Give a file that is there.")
+    try:
+        text = lock.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"--lock is {lock}.", "It is no text.", "Give a lock as `uv pip compile` writes it.") from None
+    check_torch(read(text), variant.requirement)
     return text

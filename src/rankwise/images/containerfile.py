@@ -15,7 +15,7 @@ UID = 10001        # of the user in the image: no user of the host has it
 SHELLS = {"train": "bash", "dev": "zsh"}
 
 
-def render(variant: Variant, *, base: str, has_debian_mirror: bool, lock: str | None) -> str:
+def render(variant: Variant, *, base: str, debian_mirror: str | None, lock: str | None) -> str:
     """The Containerfile as text; `lock` is the text of requirements.lock, None where there is none yet."""
     template = jinja2.Environment(  # noqa: S701 - no HTML: a Containerfile, of values that rankwise itself has checked
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
@@ -23,7 +23,8 @@ def render(variant: Variant, *, base: str, has_debian_mirror: bool, lock: str | 
     return template.render(
         kind=variant.kind, purpose=KINDS[variant.kind], torch=variant.release.version, cuda=variant.cuda,
         is_cpu=variant.cuda == CPU, is_dev=variant.kind == "dev", shell=SHELLS[variant.kind], version=version(),
-        base=base, has_debian_mirror=has_debian_mirror, uid=UID, wheel=name_of_wheel(), tag=variant.tag,
+        base=base, has_debian_mirror=debian_mirror is not None, uid=UID,
+        has_https_mirror=(debian_mirror or "").startswith("https:"), wheel=name_of_wheel(), tag=variant.tag,
         python=sources.base().python_series, labels=_labels(variant, base, lock)).replace("\n\n\n", "\n\n")
 
 

@@ -39,7 +39,7 @@ def command(engine: Engine, container: Container, name: str, *, user: tuple[int,
     Raises UsageError for a port or a list of GPUs that cannot be read.
     """
     return [
-        engine.program, "run", "--rm", f"--name={name}",
+        engine.program, "run", "--rm", "--pull=never", f"--name={name}",   # ours are in no registry
         "--interactive", *(["--tty"] if container.has_terminal else []),   # what is piped in arrives too
         *_user(engine, user, is_rootless=is_rootless),
         f"--volume={container.folder}:{WORKSPACE}", f"--workdir={WORKSPACE}",

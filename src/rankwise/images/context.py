@@ -36,7 +36,7 @@ def write(folder: Path, variant: Variant, *, base: str, mirror: Mirror, lock: st
     """
     has_debian_mirror = mirror.debian is not None
     texts = {
-        "Containerfile": containerfile.render(variant, base=base, has_debian_mirror=has_debian_mirror, lock=lock),
+        "Containerfile": containerfile.render(variant, base=base, debian_mirror=mirror.debian, lock=lock),
         "pip.conf": pip_conf(mirror, variant),
         ".dockerignore": "Containerfile\n",
     }

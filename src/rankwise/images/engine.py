@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,10 @@ from rankwise.errors import UsageError
 ENGINES = ("docker", "podman", "buildah")
 _RUNNING = ("docker", "podman")   # buildah builds and does no more
 _ANSWER_SECONDS = 20.0
+_WORD = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"   # the grammar of references, as the distribution project gives it
+_NAME = rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_WORD}(?:/{_WORD})*"
+_TAG = rf"{_NAME}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?"
+_REFERENCE = rf"{_TAG}(?:@sha256:[0-9a-f]{{64}})?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,24 @@ class Engine:
     def inspect(self, tag: str) -> list[str]:
         """The command that prints what an image is, as JSON."""
         return [self.program, "image", "inspect", tag]
+
+
+def checked_tag(text: str) -> str:
+    """The name that an image is to have. Raises UsageError for what is none."""
+    return _matching(text, "--tag", _TAG, "NAME or NAME:TAG, with a NAME in small letters", "--tag team/rankwise:1")
+
+
+def checked_reference(text: str) -> str:
+    """The name of an image to begin from. Raises UsageError for what is none."""
+    return _matching(text, "--base", _REFERENCE, "NAME, NAME:TAG or NAME:TAG@sha256:DIGEST, with a NAME in small "
+                     "letters", "--base debian:bookworm-slim")
+
+
+def _matching(text: str, option: str, pattern: str, form: str, example: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise UsageError(f"{option} is {text!r}.", f"It is the name of an image: {form}.",
+                         f"Give {example}, for example.")
+    return text
 
 
 def find(name: str | None, *, to_run: bool) -> Engine:

@@ -38,6 +38,15 @@ def read(text: str) -> dict[str, str]:
     return versions
 
 
+def check_torch(versions: dict[str, str], requirement: str) -> None:
+    """Raises UsageError where a lock has another torch than the image, which is `requirement` (torch==2.13.0+cpu)."""
+    found = versions.get("torch")
+    if f"torch=={found}" != requirement:
+        raise UsageError(f"--lock has {f'torch=={found}' if found else 'no torch'}.",
+                         f"The image that is asked for has {requirement}.",
+                         "Give the lock of this image, or the --cuda and --torch that the lock is for.")
+
+
 def differences(lock: dict[str, str], installed: dict[str, str]) -> list[str]:
     """What is installed otherwise than locked, a sentence each; what is installed besides is not told."""
     return [f"{name} is {installed[name]}, the lock has {version}" if name in installed

@@ -113,7 +113,7 @@ def judge_packages(found: dict[str, Any], lock: dict[str, str]) -> list[Item]:
              f"{len(lock)} packages as locked" if lock else "there is no lock to compare with"),
         Item(name="imports", is_kept=not failed,
              evidence="; ".join(f"{name}: {why}" for name, why in failed.items()) or
-             f"all modules of {len(found['installed'])} packages"),
+             f"the top-level modules of {len(found['installed'])} packages"),
         Item(name="torch.compile", is_kept=not compile_failure, evidence=compile_failure or "compiled and computed"),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import urllib.parse
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -61,6 +62,13 @@ def mirror(word: str) -> Mirror:
     if not word.startswith(("http://", "https://")) or any(letter.isspace() for letter in word):
         raise UsageError(f"--mirror is {word!r}.", f"It can be none, {', '.join(known)}, or an address.",
                          "Give --mirror none, or --mirror https://HOST with /pypi/simple and /debian below it.")
+    parts = urllib.parse.urlsplit(word)
+    if parts.username or parts.password or "@" in parts.netloc:
+        raise UsageError("--mirror has a name or a password in it.", "It stays in the image, for all to read.",
+                         "Give settings that are for the build alone with --pip-conf FILE.")
+    if not parts.hostname or parts.query or parts.fragment:
+        raise UsageError(f"--mirror is {word!r}.", "It has no host, or something behind its path.",
+                         "Give --mirror https://HOST, or https://HOST/PATH.")
     root = word.rstrip("/")
     return Mirror(packages=f"{root}/pypi/simple", torch_index=usual,
                   debian=f"{root}/debian", debian_security=f"{root}/debian-security")
