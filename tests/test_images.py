@@ -11,10 +11,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from rankwise import cli, releases
 from rankwise.errors import UsageError
-from rankwise.images import context, digits, locks, proof, sources, wheel
+from rankwise.images import context, digits, listing, locks, proof, sources, wheel
 from rankwise.images.engine import Engine, find
 from rankwise.images.variants import CPU, KINDS, Variant, choose, possible
 
@@ -331,3 +332,10 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert code == 0
     assert "jupyter lab --ip=0.0.0.0 --port=8888" in text
     assert " zsh" in ends("shell", "dev", "--dry-run")[1]
+
+
+def test_a_broken_image_ends_with_how_many_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line counts what is broken."""
+    items = (proof.judge_user(""), proof.judge_health({"Test": ["CMD", *proof.HEALTH]}))
+    listing.show_proof(Console(width=80), proof.Proof(tag="it", size_bytes=1, layers=1, labels={}, items=items))
+    assert "it breaks 1 of 2 promises." in capsys.readouterr().out

@@ -40,8 +40,10 @@ def show_proof(console: Console, proof: Proof) -> None:
                       style=None if item.is_kept else "red", highlight=False, markup=False)
     console.print(f"       {'size':<20} {quantities.byte_count(proof.size_bytes)} in {proof.layers} layers, unpacked",
                   highlight=False)
-    console.print(f"{proof.tag}: " + ("it keeps what it promises." if proof.is_kept else "it does not."),
-                  highlight=False, markup=False)
+    broken = sum(not item.is_kept for item in proof.items)
+    console.print(f"{proof.tag}: " + (
+        "it keeps what it promises." if proof.is_kept else f"it breaks {broken} of {len(proof.items)} promises."),
+        highlight=False, markup=False)
 
 
 def _values(variant: Variant) -> dict[str, Any]:
