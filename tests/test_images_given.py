@@ -50,3 +50,9 @@ def test_a_lock_of_another_torch_is_refused() -> None:
         locks.check_torch({"torch": "2.13.0+cpu"}, "torch==2.7.1+cu118")
     with pytest.raises(UsageError, match="no torch"):
         locks.check_torch({}, "torch==2.7.1")
+
+
+def test_a_cuda_by_its_other_names() -> None:
+    """The word of torch's indices, and a major version for its first minor one."""
+    assert [choose("train", word).cuda for word in ("cu126", "12.6", "13", "cu130", "cpu")] == [
+        "12.6", "12.6", "13.0", "13.0", "cpu"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.cli import main
 from rankwise.errors import UsageError
 from rankwise.images import containers
 from rankwise.images.containers import Container
@@ -45,10 +46,28 @@ def test_a_port_is_on_loopback_unless_asked(publish: str, said: str) -> None:
 
 
 def test_what_cannot_be_started_is_refused() -> None:
-    """A port or a list of GPUs that cannot be read."""
-    for wrong in ({"publish": "http"}, {"publish": "70000"}, {"gpus": "some"}, {"gpus": "0,,1"}):
+    """A port, a size or a list of GPUs that cannot be read, and a folder that no engine can mount."""
+    for wrong in ({"publish": "http"}, {"publish": "70000"}, {"gpus": "some"}, {"gpus": "0,,1"},
+                  {"publish": "::1:8888"}, {"publish": "localhost:8888"}, {"publish": "8888:9999"}, {"publish": ":80"},
+                  {"shared_memory": "lots"}, {"shared_memory": "-5"}, {"shared_memory": ""},
+                  {"folder": Path("/here:there")}):
         with pytest.raises(UsageError):
             started(DOCKER, **wrong)
+
+
+def test_a_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is shown where nothing is installed; JupyterLab starts in the image that has it."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SystemExit) as end:
+        main(["image", "run", "dev", "--cuda", "cu126", "--dry-run", "--publish", "8888"])
+    shown = capsys.readouterr().out
+    assert end.value.code == 0
+    assert shown.startswith("docker run ")
+    assert "rankwise:dev-cu126-torch2.7.1 jupyter lab" in shown
+    with pytest.raises(SystemExit) as end:
+        main(["image", "run", "train", "--dry-run", "--publish", "8888"])
+    assert end.value.code == 2
+    assert "Take dev" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["TERM", "INT"])

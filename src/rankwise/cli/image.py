@@ -44,7 +44,7 @@ def _base(text: str | None) -> str | None:
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", show_default=False, help="train: small, for clusters; "
                                      "dev: to work in.")]
-Cuda = Annotated[str, typer.Option(help="cpu, or the CUDA of torch's wheel: 11.8, 12.6, 12.8, 13.0")]
+Cuda = Annotated[str, typer.Option(help="cpu, or the CUDA of torch's wheel: 11.8, 12.6, 12.8, 12.9, 13.0, 13.2")]
 Torch = Annotated[str | None, typer.Option(show_default=False, help="release of torch (default: the newest that has a "
                                            "recorded lock, else the newest)")]
 Tag = Annotated[str | None, typer.Option(show_default=False, help="name of the image (default: "
@@ -52,7 +52,8 @@ Tag = Annotated[str | None, typer.Option(show_default=False, help="name of the i
 EngineName = Annotated[str | None, typer.Option("--engine", show_default=False, help="docker, podman or buildah "
                                                 "(default: the first that answers)")]
 MirrorName = Annotated[str, typer.Option("--mirror", help="where packages come from: none, aliyun, tsinghua, or the "
-                                         "address of a mirror")]
+                                         "address of a mirror (torch's wheels for other CUDA then from torch's own "
+                                         "index)")]
 BaseImage = Annotated[str | None, typer.Option("--base", show_default=False, help="image to begin from (default: "
                                                "debian:bookworm-slim, pinned by its digest)", callback=_base)]
 Lock = Annotated[Path | None, typer.Option(show_default=False, help="lock of your own, with a hash for each package, "
@@ -77,7 +78,7 @@ def _image(context: typer.Context) -> None:
 
 
 def _list(as_json: Annotated[bool, typer.Option("--json", help="print them as JSON")] = False) -> None:
-    """List the images that there can be: the newest first, and with --json every one."""
+    """List the images that there can be: one for each CUDA, and with --json every one."""
     from rankwise.images import listing
     if as_json:
         print(json.dumps(listing.as_values(), indent=2))
@@ -101,8 +102,9 @@ def _write(kind: Kind, *, cuda: Cuda = "cpu", torch: Torch = None, mirror: Mirro
     for file in _context(folder, variant, mirror, base, lock):
         print(file)
     if not (folder / "requirements.lock").exists():
-        print(f"\nNo lock was recorded for {variant.requirement}. Resolve one there, and write again with --lock:\n"
-              f"  cd {folder} && {context.how_to_lock(variant)}")
+        print(f"\nNo lock was recorded for {variant.requirement}. Resolve one there:\n"
+              f"  cd {folder} && {context.how_to_lock(variant)}\n"
+              f"and write again, into another folder, with --lock {folder / 'my.lock'} --output FOLDER")
 
 
 def _build(kind: Kind,
@@ -175,8 +177,8 @@ Gpus = Annotated[str | None, typer.Option(show_default=False, help="all, none, o
                                           "with CUDA, none with cpu)")]
 Memory = Annotated[str, typer.Option("--shm-size", help="shared memory, for data workers and NCCL")]
 Publish = Annotated[str | None, typer.Option(show_default=False, metavar="[ADDRESS:]PORT", help="port that this "
-                                             "machine's loopback (or ADDRESS) gets from the container; without a "
-                                             "COMMAND JupyterLab starts there")]
+                                             "machine's loopback (or ADDRESS) gets from the container; `run dev` "
+                                             "without a COMMAND starts JupyterLab there")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print the engine's command, and do nothing")]
 
 
@@ -188,6 +190,10 @@ def _run(kind: Kind,
     """Run a command in a container, in this folder and as the user that you are. It is gone when the command ends."""
     if publish and not arguments:
         from rankwise.images.containers import jupyter
+        if kind != "dev":
+            raise UsageError(f"--publish is {publish}, without a command.",
+                             f"JupyterLab, which would start there, is in dev and not in {kind}.",
+                             "Take dev, or give the command behind --.")
         arguments = jupyter(publish)
     return _start(_chosen(kind, cuda, torch), arguments or [], tag, engine, gpus, shm_size, publish, dry_run=dry_run)
 
@@ -206,17 +212,21 @@ def _start(variant: Variant, command: list[str], tag: str | None, engine: str | 
     import sys
 
     from rankwise.images import containers
-    from rankwise.images.engine import find
+    from rankwise.images.engine import find, unasked
+    from rankwise.images.proof import inspected
     from rankwise.images.variants import CPU
     asked = gpus or ("none" if variant.cuda == CPU else "all")
     container = containers.Container(
         tag=tag or variant.tag, command=tuple(command), folder=Path.cwd(), gpus=None if asked == "none" else asked,
         shared_memory=shm_size, publish=publish, has_terminal=sys.stdin.isatty())
-    chosen, name, user = find(engine, to_run=True), containers.new_name(), containers.caller()
+    chosen = unasked(engine) if dry_run else find(engine, to_run=True)
+    name, user = containers.new_name(), containers.caller()
     arguments = containers.command(chosen, container, name, user=user, is_rootless=user[0] != 0)
     print(shlex.join(arguments), file=sys.stdout if dry_run else sys.stderr)
-    return 0 if dry_run else containers.run(
-        arguments, chosen, name, has_terminal=container.has_terminal)
+    if dry_run:
+        return 0
+    inspected(chosen, container.tag)
+    return containers.run(arguments, chosen, name, has_terminal=container.has_terminal)
 
 
 def _chosen(kind: str, cuda: str, torch: str | None) -> Variant:

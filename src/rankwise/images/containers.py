@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
+import re
 import signal
 import subprocess
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from rankwise.errors import UsageError
 from rankwise.images.engine import Engine
@@ -18,6 +20,7 @@ from rankwise.images.engine import Engine
 WORKSPACE = "/workspace"
 _GRACE_SECONDS = 40.0      # a training saves and ends in 30, by default
 _REMOVAL_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +39,14 @@ class Container:
 def command(engine: Engine, container: Container, name: str, *, user: tuple[int, int], is_rootless: bool) -> list[str]:
     """The engine's command. `user` is uid and gid of the caller, whom files in the folder then belong to.
 
-    Raises UsageError for a port or a list of GPUs that cannot be read.
+    Raises UsageError for a port, a size or a list of GPUs that cannot be read, and for a folder that cannot be mounted.
     """
+    if ":" in str(container.folder):
+        raise UsageError(f"This folder is {container.folder}.", "Engines cannot mount a folder with : in its name.",
+                         "Change to a folder without, or rename it.")
+    if not re.fullmatch(r"[1-9]\d*[bkmg]?", container.shared_memory):
+        raise UsageError(f"--shm-size is {container.shared_memory!r}.", "It is a number of bytes, or of k, m or g.",
+                         "Give --shm-size 8g, for example.")
     return [
         engine.program, "run", "--rm", "--pull=never", f"--name={name}",   # ours are in no registry
         "--interactive", *(["--tty"] if container.has_terminal else []),   # what is piped in arrives too
@@ -53,23 +62,27 @@ def run(arguments: Sequence[str], engine: Engine, name: str, *, has_terminal: bo
     """The command to its end; returns its exit code. However this ends, the container is gone.
 
     SIGTERM is handed on, and the command has some time to end with a code of its own; else SystemExit (143).
-    Raises KeyboardInterrupt when interrupted; what runs inside is told too, and has the same time.
+    Raises KeyboardInterrupt when interrupted; what runs inside is told too, and has the same time. A second signal
+    ends the waiting.
     """
-    before = signal.signal(signal.SIGTERM, _terminated)
+    heard: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: heard.append(number))
+              for number in (signal.SIGINT, signal.SIGTERM)}
     # In a session of its own the engine does not hear the terminal's Ctrl-C, which would arrive inside twice.
     client = subprocess.Popen(arguments, start_new_session=not has_terminal)
     try:
-        return client.wait()
-    except KeyboardInterrupt:
-        _tell(engine, name, "INT", client)
-        raise
-    except SystemExit:
-        code = _tell(engine, name, "TERM", client)
+        code = _ended(client, lambda: bool(heard))
+        if not heard and code is not None:
+            return code
+        code = _tell(engine, name, client, heard)
+        if heard[0] == signal.SIGINT:
+            raise KeyboardInterrupt
         if code is None:
-            raise
+            raise SystemExit(128 + heard[0])
         return code
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         client.kill()   # nothing happens where it has ended
         client.wait()
         remove(engine, name)
@@ -98,16 +111,23 @@ def caller() -> tuple[int, int]:
     return os.getuid(), os.getgid()
 
 
-def _terminated(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
-def _tell(engine: Engine, name: str, word: str, client: subprocess.Popen[bytes]) -> int | None:
-    """Send the signal into the container; its exit code, None where it was not there yet or did not end in time."""
+def _tell(engine: Engine, name: str, client: subprocess.Popen[bytes], heard: Sequence[int]) -> int | None:
+    """Send what was heard into the container; its exit code, None where it was not there yet or did not end in time."""
+    word = signal.Signals(heard[0]).name.removeprefix("SIG")
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         told = subprocess.run([engine.program, "kill", f"--signal={word}", name], capture_output=True, check=False,
                               timeout=_REMOVAL_SECONDS)
-        return client.wait(_GRACE_SECONDS) if told.returncode == 0 else None
+        if told.returncode == 0:
+            deadline = time.monotonic() + _GRACE_SECONDS
+            return _ended(client, lambda: len(heard) > 1 or time.monotonic() > deadline)
+    return None
+
+
+def _ended(client: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> int | None:
+    """The exit code of the engine's client; None where there is no more waiting for it."""
+    while not is_over():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return client.wait(_LOOK_SECONDS)
     return None
 
 
@@ -129,8 +149,15 @@ def _gpus(engine: Engine, which: str) -> list[str]:
 
 def _published(text: str) -> str:
     """On loopback, unless an address is given."""
-    address, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"--publish is {text}.", "It is PORT, which is published on this machine's loopback alone, or "
-                         "ADDRESS:PORT.", "Give --publish 8888, for example.")
+    address, colon, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536 or not (_is_address(address) if colon else True):
+        raise UsageError(f"--publish is {text}.", "It is PORT, the same inside and on loopback alone, or "
+                         "ADDRESS:PORT, with an IPv4 address of this machine.", "Give --publish 8888, for example.")
     return f"{address or '127.0.0.1'}:{port}:{port}"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv4Address(text))
+    except ValueError:
+        return False

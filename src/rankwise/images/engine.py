@@ -66,11 +66,7 @@ def find(name: str | None, *, to_run: bool) -> Engine:
     Raises UsageError where there is none, where it does not answer, and where it cannot run containers.
     """
     able = _RUNNING if to_run else ENGINES
-    if name is not None and name not in ENGINES:
-        raise UsageError(f"--engine is {name}.", f"It can be {', '.join(ENGINES)}.", "Choose one of these.")
-    if name is not None and name not in able:
-        raise UsageError(f"--engine is {name}.", "It builds images, and runs none.",
-                         "Give --engine podman, which finds the images that buildah has built.")
+    require_able(name, able)
     wanted = [name] if name else able
     silent = []
     for each in wanted:
@@ -79,11 +75,30 @@ def find(name: str | None, *, to_run: bool) -> Engine:
             return Engine(name=each, program=program)
         silent += [each] if program else []
     raise UsageError(
-        f"No container engine was found: {' or '.join(wanted)}.",
+        f"No container engine answers: {' or '.join(wanted)}.",
         f"{' and '.join(silent)} is installed and does not answer: its daemon may not run, or may not be yours to use."
         if silent else "It is not installed here." if name else "None of them is installed here.",
         ("Start it, or install" if silent else "Install") +
         " podman (apt-get install podman), which needs no daemon; `rankwise image write` needs none of them.")
+
+
+def unasked(name: str | None) -> Engine:
+    """The engine that is named, else the first that is here, else docker: to show a command, not to run it.
+
+    Raises UsageError for one that cannot run containers.
+    """
+    require_able(name, _RUNNING)
+    chosen = name or next(filter(shutil.which, _RUNNING), _RUNNING[0])
+    return Engine(name=chosen, program=chosen)
+
+
+def require_able(name: str | None, able: Sequence[str]) -> None:
+    """Raise UsageError for the name of an engine that there is not, or that is not able to do what is asked."""
+    if name is not None and name not in ENGINES:
+        raise UsageError(f"--engine is {name}.", f"It can be {', '.join(able)}.", "Choose one of these.")
+    if name is not None and name not in able:
+        raise UsageError(f"--engine is {name}.", "It builds images, and runs none.",
+                         "Give --engine podman, which finds the images that buildah has built.")
 
 
 def _answers(name: str, program: str) -> bool:

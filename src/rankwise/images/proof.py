@@ -61,7 +61,7 @@ def prove(engine: Engine, tag: str, lock: str | None, tell: Callable[[str], None
 
     Raises UsageError where there is no such image.
     """
-    image = _inspected(engine, tag)
+    image = inspected(engine, tag)
     config = image.get("Config") or {}
     steps: list[tuple[str, Callable[[], list[Item]]]] = [
         ("user and health check", lambda: [judge_user(str(config.get("User") or "")),
@@ -130,10 +130,12 @@ def _packages(engine: Engine, tag: str, lock: str | None) -> list[Item]:
     return judge_packages(found, locks.read(lock))
 
 
-def _inspected(engine: Engine, tag: str) -> dict[str, Any]:
+def inspected(engine: Engine, tag: str) -> dict[str, Any]:
+    """What the engine knows of an image. Raises UsageError where there is none."""
     answer = _ended(engine.inspect(tag), None)
     if answer.code != 0:
-        raise UsageError(f"There is no image {tag} here.", f"{engine.name} says: {answer.text.strip()[:200]}",
+        said = [line for line in answer.text.splitlines() if line.strip() not in ("", "[]")]
+        raise UsageError(f"There is no image {tag} here.", f"{engine.name} says: {(said or ['nothing'])[-1][:200]}",
                          "Build it with `rankwise image build`, or give its name with --tag.")
     found: dict[str, Any] = json.loads(answer.text)[0]
     return found

@@ -11,7 +11,7 @@ from rankwise.images import locks, sources
 from rankwise.releases import Release, numbers
 
 KINDS = {
-    "train": "torch with its CUDA libraries, rankwise and a C++ compiler: for clusters",
+    "train": "torch, with its CUDA libraries unless it is built without, rankwise and a C++ compiler: for clusters",
     "dev": "train, and pandas, matplotlib, JupyterLab, git, bash and zsh with completion: to work in",
 }
 CPU = "cpu"
@@ -69,6 +69,7 @@ def choose(kind: str, cuda: str, torch: str | None = None) -> Variant:
         raise UsageError(f"There is no kind of image `{kind}`.", f"Kinds are {' and '.join(KINDS)}.",
                          f"Did you mean {close[0]}?" if close else "Choose one of these.")
     cudas = list(dict.fromkeys(each for each, _ in possible()))
+    cuda = next((each for each in cudas if cuda in _spellings(each)), cuda)
     if cuda not in cudas:
         raise _no_such_cuda(cuda, [each for each in cudas if each != CPU])
     having = [release for each, release in possible() if each == cuda]
@@ -80,6 +81,11 @@ def choose(kind: str, cuda: str, torch: str | None = None) -> Variant:
     if release not in having:
         raise _not_together(cuda, release, having)
     return Variant(kind=kind, cuda=cuda, release=release)
+
+
+def _spellings(cuda: str) -> tuple[str, ...]:
+    """12.6 is also cu126, the word of torch's indices; 13.0 is also 13."""
+    return (cuda, "cu" + cuda.replace(".", ""), cuda.removesuffix(".0"))
 
 
 def _release(torch: str) -> Release:
