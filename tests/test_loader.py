@@ -420,7 +420,7 @@ class Slow:
     def __len__(self):
         return 8
     def __getitem__(self, index):
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d\\n" % os.getpid())   # in one piece: two workers write here
         time.sleep(60)
 
 group = Group.open(World(), torch.device("cpu"))

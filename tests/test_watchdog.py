@@ -99,8 +99,9 @@ def test_of_a_rank_alone_all_that_computes_is_progress(clock: Clock, monkeypatch
 
 @pytest.mark.parametrize(("used_seconds", "compute"), [(0.2, True), (0.05, False), (-3.0, False)])
 def test_child_processes_that_compute(monkeypatch: pytest.MonkeyPatch, used_seconds: float, compute: bool) -> None:
-    """A fifth of a core within half a second; one that ends takes its time with it."""
-    used = iter([5.0, 5.0 + used_seconds])
+    """A fifth of a core within half a second, of four; one that ends takes its time with it."""
+    idle = [5.0, 5.0]
+    used = iter([*idle, 5.0, 5.0 + used_seconds, *idle, *idle])
     monkeypatch.setattr(pace, "_seconds_of_children", lambda: next(used))
     assert pace.children_compute() is compute
 

@@ -16,7 +16,7 @@ import time
 from rankwise.pulse import Pulse
 
 _STOPPED_SECONDS = 5.0   # between two looks: this process was stopped as a whole, and the time does not count
-_CHILDREN_SECONDS = 0.5
+_CHILDREN_SECONDS, _CHILDREN_LOOKS = 0.5, 4
 _BUSY = 0.2   # of a core, of the main thread: polling loops stay far below, computing on a crowded machine above
 
 
@@ -59,7 +59,13 @@ class Pace:
 
 
 def children_compute() -> bool:
-    """Whether the processes that this one has started are at work. Takes half a second."""
+    """Whether the processes that this one has started are at work. Takes half a second; where they do not seem to, two,
+    for on a crowded machine they may have to wait for their turn.
+    """
+    return any(_children_computed() for _ in range(_CHILDREN_LOOKS))
+
+
+def _children_computed() -> bool:
     before = _seconds_of_children()
     time.sleep(_CHILDREN_SECONDS)
     return _seconds_of_children() - before > _BUSY * _CHILDREN_SECONDS
