@@ -46,11 +46,10 @@ def _ray(
     Ray Train places a worker on each of --nodes nodes, with --devices GPUs (none with --accelerator cpu), and the
     worker runs `rankwise run` there. All nodes have to see this folder, and to have the same rankwise and Ray.
     """
-    from rankwise import runfolder
     from rankwise.submit.ray.submission import job_of, submit
     from rankwise.submit.work import Work
     work = Work.of(target, arguments, settings, is_module=module)
-    runfolder.named(work.settings.having(name=settings["name"] or work.name, resume=settings["resume"]))
+    work.require_name(resume=settings["resume"])
     job = job_of(work, address=address, cores=cores_per_device)
     if dry_run:
         print(job.described())

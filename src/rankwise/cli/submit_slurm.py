@@ -60,12 +60,11 @@ def _slurm(
     asked to end, before its limit or for a better one, saves and is queued again; it goes on where it was, for it is
     given --name and --resume auto.
     """
-    from rankwise import runfolder
     from rankwise.submit.slurm.script import script
     from rankwise.submit.slurm.submission import job_of, submit
     from rankwise.submit.work import Work
     work = Work.of(target, arguments, settings, is_module=module)
-    runfolder.named(work.settings.having(name=settings["name"] or work.name, resume=settings["resume"]))
+    work.require_name(resume=settings["resume"])
     job = job_of(work, verify=verify, partition=partition, account=account, time=time, memory=memory,
                  cores_per_device=cores_per_device, options=tuple(sbatch or ()))
     if dry_run:

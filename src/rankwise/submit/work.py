@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.runfolder import AUTO, LATEST
+from rankwise.runfolder import AUTO, LATEST, named
 from rankwise.settings import Settings, option
 
 DOCTOR = "doctor"
@@ -69,6 +69,10 @@ class Work:
         """Whether the same command, run once more, goes on with the run that the first one began."""
         again = self.settings.resume
         return not self.is_doctor and (again == AUTO or (again != LATEST and self.settings.name is None))
+
+    def require_name(self, *, resume: str | None) -> None:
+        """Raise UsageError for a name that no run can have, or that one has which `resume` does not go on with."""
+        named(self.settings.having(name=self.name, resume=resume))
 
     def words(self, *, target: str | None = None, node_rank: str | None = None,
               endpoint: str | None = None) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankwise.errors import RankwiseError, UsageError
+from rankwise.submit.asking import asked
 from rankwise.submit.k8s.job import GPU
 
 _ANSWER_SECONDS = 60.0
@@ -122,13 +123,9 @@ class Cluster:
                                 "The job may run all the same: see `kubectl get pods`.")
         return answer.stdout
 
-    def _asked(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    def _asked(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
         command = self._command(*words, f"--request-timeout={_ANSWER_SECONDS / 2:.0f}s")
-        try:
-            return subprocess.run(command, input=given or "", capture_output=True, text=True, timeout=_ANSWER_SECONDS,
-                                  check=False)
-        except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(command, 1, "", f"no answer within {_ANSWER_SECONDS:.0f} s")
+        return asked(command, limit_seconds=_ANSWER_SECONDS, given=given)
 
     def _command(self, *words: str) -> list[str]:
         return [self.kubectl, *([f"--namespace={self.namespace}"] if self.namespace else []), *words]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rankwise import runfolder
 from rankwise.errors import UsageError
 from rankwise.launcher.target import resolve
+from rankwise.runfolder import AUTO
 from rankwise.submit.k8s.cluster import Cluster
 from rankwise.submit.k8s.follow import follow
 from rankwise.submit.k8s.job import KINDS, PORT, KubernetesJob, Script, dns_name, first_host, verbatim
@@ -27,7 +27,7 @@ def job_of(work: Work, *, kind: str, is_in_image: bool, **asked: Any) -> Kuberne
     if work.settings.accelerator == "mps":
         raise UsageError("--accelerator is mps.", "Pods have GPUs of NVIDIA, or none.",
                          "Give --accelerator cpu, or leave it out.")
-    runfolder.named(work.settings.having(name=work.name, resume=runfolder.AUTO))   # refuses what can be no name
+    work.require_name(resume=AUTO)   # which runs there are is known in the cluster alone
     name = dns_name(work.name)
     script = None if is_in_image or work.is_module or work.is_doctor else _script(work.target)
     words = work.words(target=script.path if script else None, node_rank=_NUMBER,

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 
 from rankwise.errors import RankwiseError, UsageError
+from rankwise.submit.asking import asked
 
 _ANSWER_SECONDS = 30.0
 _COMMANDS = ("sbatch", "sinfo", "scontrol", "scancel")
@@ -138,11 +139,7 @@ def _answer(*command: str) -> str:
 
 
 def _asked(*command: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=_ANSWER_SECONDS,
-                              check=False)
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"no answer within {_ANSWER_SECONDS:.0f} s")
+    return asked(command, limit_seconds=_ANSWER_SECONDS, given=given)
 
 
 def _words(errors: str) -> list[str]:
